@@ -1,0 +1,161 @@
+"""The contract of an algorithm: K numbers from shares, losses and the Gram matrix, and a transform of the batch loss.
+
+Every algorithm here is
+
+    params <- params + server_lr * sum_k weights_k * delta_k,      delta_k = local_k - received,
+
+so an algorithm is a rule for `weights` on the server and a scalar transform of the batch-mean loss on the client.
+K is the number of clients in the cohort of a round, n of all clients, P of parameters.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from propfair.registry import Registry, fields_of
+
+ClientId = int
+State = dict[str, Tensor]  # of the server between rounds: named tensors, so that a checkpoint is one safetensors file
+Privacy = Literal["sums", "losses", "updates"]
+
+
+class Needs(enum.Flag):
+    """What a rule looks at beside the data shares. Costs are paid only for what is asked."""
+
+    NOTHING = 0
+    LOSS = enum.auto()  # the loss of the received model on each client's training set
+    NORMS = enum.auto()  # ||delta_k||^2
+    GRAM = enum.auto()  # <delta_j, delta_k>; the server then holds one update per client of the cohort
+
+
+class Order(NamedTuple):
+    """What the server tells one client beside the parameters."""
+
+    lr_scale: float = 1.0  # multiplies the client's learning rate in this round
+    baseline: float = 0.0  # the client's own M_k, for rules that have one
+
+
+class Personal(NamedTuple):
+    """Asks clients to keep a personal model v_k: v <- v - lr (grad f_k(v) + lam (v - received))."""
+
+    lam: float
+    lr: float | None = None  # None: the learning rate of the global model
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """All that a server rule may look at. Tensors are float64 on the CPU."""
+
+    round: int
+    clients: tuple[ClientId, ...]
+    share: Tensor  # [K], n_k over the cohort's total: sums to 1
+    num_steps: Tensor  # [K], local SGD steps
+    lr: float  # the local learning rate
+    loss: Tensor  # [K], of the model received; nan unless the rule needs it
+    norm2: Tensor | None = None  # [K], squared norms of the updates; for NORMS and GRAM
+    gram: Tensor | None = None  # [K, K]; for GRAM
+    observed: Mapping[str, Tensor] = field(default_factory=dict)  # [K] each, what `observe` returned on the clients
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def select(self, keep: Tensor) -> "Cohort":
+        """The cohort without the clients where `keep` [K] is False; shares sum to 1 again."""
+        share = self.share[keep]
+        return dataclasses.replace(
+            self,
+            clients=tuple(client for client, kept in zip(self.clients, keep.tolist(), strict=True) if kept),
+            share=share / share.sum(),
+            num_steps=self.num_steps[keep],
+            loss=self.loss[keep],
+            norm2=None if self.norm2 is None else self.norm2[keep],
+            gram=None if self.gram is None else self.gram[keep][:, keep],
+            observed={name: values[keep] for name, values in self.observed.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """The contract, and at the same time FedAvg: every default is that of plain averaging.
+
+    Subclasses are frozen dataclasses with pure methods. Fields are the hyper-parameters, under the paper's symbols.
+    """
+
+    name: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    @property
+    def needs(self) -> Needs:
+        """What `weigh` looks at."""
+        return Needs.NOTHING
+
+    @property
+    def privacy(self) -> Privacy:
+        """What the server must see of a single client: nothing but sums, its loss, or its update."""
+        if self.needs & (Needs.NORMS | Needs.GRAM):
+            return "updates"
+        return "losses" if self.needs & Needs.LOSS else "sums"
+
+    @property
+    def personal(self) -> Personal | None:
+        """How clients train a model of their own beside the global one; None: they don't."""
+        return None
+
+    def init(self, share: Tensor) -> State:  # noqa: ARG002
+        """The server state before round 1; `share` [n] is over all clients."""
+        return {}
+
+    def order(self, client: ClientId, state: State) -> Order:  # noqa: ARG002
+        """The message to one client of the round."""
+        return Order()
+
+    def batch_loss(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of one batch from its examples' losses [B]: the mean. `weight` [B] sums to 1 and masks padding."""
+        return losses.mean() if weight is None else (losses * weight).sum()
+
+    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:  # noqa: ARG002
+        """phi: what the client differentiates instead of the batch loss. Elementwise, no data-dependent branches."""
+        return batch_loss
+
+    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:  # noqa: ARG002
+        """Numbers for the record from all batch losses [S] that a client saw in the round."""
+        return {}
+
+    def prior(self, cohort: Cohort, state: State) -> Tensor | None:  # noqa: ARG002
+        """For rules that need NORMS: the weights up to one common factor, known before the updates arrive.
+
+        With it the server adds updates up as they come instead of keeping them.
+        """
+        return None
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        """The weights [K] on the updates, and the next state."""
+        return cohort.share, state
+
+    def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:  # noqa: ARG002
+        """Numbers about the round for the record, beside the sum of the weights and the effective number of clients."""
+        return {}
+
+    def __str__(self) -> str:
+        fields = ", ".join(f"{key}={value}" for key, value in fields_of(self).items())
+        return f"{self.name}({fields})" if fields else self.name
+
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm", "propfair.algorithms", "propfair.algorithms")
+register = ALGORITHMS.register
+
+
+def effective_clients(weights: Tensor) -> float:
+    """(sum w)^2 / sum w^2: how many equally weighted clients would have the same spread; 0 if all weights are 0."""
+    squares = weights.square().sum()
+    return float(weights.sum().square() / squares) if squares > 0 else 0.0
+
+
+def as_floats(values: list[float] | Tensor) -> Tensor:
+    """float64 on the CPU: the number type of every server rule."""
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu")

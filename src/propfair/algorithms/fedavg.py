@@ -1,0 +1,37 @@
+"""FedAvg (McMahan et al., 2017)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from propfair.algorithms.base import Algorithm, Cohort, State, register
+
+
+@register("fedavg")
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm):
+    r"""Plain averaging: every client counts by its data.
+
+    $$\min_\theta \sum_i p_i f_i(\theta), \qquad w_i = p_i$$ (paper, eq. 2.3 and Algorithm 2).
+
+    Args:
+        weighting: "samples" for p_i = n_i / n; "uniform" for one client, one vote.
+
+    >>> import torch
+    >>> cohort = Cohort(round=1, clients=(0, 1, 2), share=torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
+    ...                 num_steps=torch.ones(3), lr=0.1, loss=torch.full((3,), torch.nan))
+    >>> FedAvg().weigh(cohort, {})[0].tolist()
+    [0.5, 0.3, 0.2]
+
+    References:
+        H. B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+    """
+
+    weighting: Literal["samples", "uniform"] = "samples"
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        if self.weighting == "uniform":
+            return torch.full_like(cohort.share, 1 / len(cohort)), state
+        return cohort.share, state

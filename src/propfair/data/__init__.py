@@ -1,0 +1,5 @@
+"""Data sources: one file each, every one gives `Examples`."""
+
+from propfair.data.base import SOURCES, ArrayExamples, Augment, Examples, Source
+
+__all__ = ["SOURCES", "ArrayExamples", "Augment", "Examples", "Source"]

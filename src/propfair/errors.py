@@ -1,0 +1,35 @@
+"""The exceptions that users meet. All of them are `ValueError`s or `RuntimeError`s with the way out in the text."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PropFairError(Exception):
+    """Base of all errors that propfair raises on purpose."""
+
+
+class ConfigError(PropFairError, ValueError):
+    """A setting, a name or a hyper-parameter is wrong. Raised before any work starts."""
+
+
+class DataError(PropFairError, ValueError):
+    """A data set is missing, damaged, hostile or does not fit the task."""
+
+
+class TrainingError(PropFairError, RuntimeError):
+    """Training can't go on; what was reached so far is kept."""
+
+
+class MissingExtraError(PropFairError, ImportError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra that is not installed: pip install 'propfair[{extra}]'")
+
+
+def unknown(kind: str, found: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name nobody knows: the nearest names first, then all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(found, names, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return ConfigError(f"unknown {kind} {found!r}.{hint} Known: {', '.join(names) or 'none'}.")

@@ -1,0 +1,143 @@
+"""Names for interchangeable parts: algorithms, data sources, models, partitioners, engines.
+
+A part is a frozen dataclass; its fields are its options, its CLI flags and its line in `propfair list`.
+A registry imports every module of its home package when it is first asked, so that adding a part is adding a file,
+and then looks for parts of other packages under its entry-point group.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from propfair.errors import ConfigError, unknown
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One field of a part, as `propfair list` and the config show it."""
+
+    name: str
+    type: str
+    default: Any  # dataclasses.MISSING when the user must choose
+
+
+class Registry(Generic[T]):
+    """The known parts of one kind.
+
+    Args:
+        kind: what the parts are, for error messages ("algorithm").
+        package: every module below it is imported before the first look-up.
+        group: the entry-point group under which other packages offer parts.
+    """
+
+    def __init__(self, kind: str, package: str, group: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._group = group
+        self._parts: dict[str, type[T]] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[C], C]:
+        """Class decorator: makes the class known under `name`, which becomes its `name` attribute."""
+
+        def add(part: C) -> C:
+            known = self._parts.get(name)
+            if known is not None and (known.__module__, known.__qualname__) != (part.__module__, part.__qualname__):
+                raise ConfigError(f"two {self.kind}s are called {name!r}: {known.__module__} and {part.__module__}")
+            part.name = name
+            self._parts[name] = typing.cast("type[T]", part)
+            return part
+
+        return add
+
+    def names(self) -> list[str]:
+        """All known names, sorted."""
+        self._load()
+        return sorted(self._parts)
+
+    def get(self, name: str) -> type[T]:
+        """The class called `name`; an unknown name is an error that lists the nearest."""
+        self._load()
+        if name not in self._parts:
+            raise unknown(self.kind, name, self._parts)
+        return self._parts[name]
+
+    def options(self, name: str) -> list[Option]:
+        """The fields of a part with their types and defaults."""
+        part = self.get(name)
+        hints = typing.get_type_hints(part)
+        return [
+            Option(f.name, _show(hints[f.name]), _default(f))
+            for f in dataclasses.fields(typing.cast(Any, part))
+            if f.init
+        ]
+
+    def make(self, name: str, fields: Mapping[str, Any] | None = None) -> T:
+        """Build the part `name` from option values, which may be text (from a command line or a TOML file).
+
+        The key `preset` stands for a bundle of options that the part names in `presets`; single options win over it.
+        """
+        part = self.get(name)
+        fields = dict(fields or {})
+        preset = fields.pop("preset", None)
+        if preset is not None:
+            presets: Mapping[str, Mapping[str, Any]] = getattr(part, "presets", {})
+            if preset not in presets:
+                raise unknown(f"preset of {self.kind} {name!r}:", str(preset), presets)
+            fields = {**presets[preset], **fields}
+        hints = typing.get_type_hints(part)
+        known = {f.name: f for f in dataclasses.fields(typing.cast(Any, part)) if f.init}
+        values: dict[str, Any] = {}
+        for key, value in fields.items():
+            if key not in known:
+                raise unknown(f"option of {self.kind} {name!r}:", key, known)
+            try:
+                values[key] = TypeAdapter(hints[key]).validate_python(value)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise ConfigError(
+                    f"{self.kind} {name!r}: {key} must be {_show(hints[key])}; got {key}={value!r} ({reason})"
+                ) from None
+        missing = [k for k, f in known.items() if k not in values and _default(f) is dataclasses.MISSING]
+        if missing:
+            raise ConfigError(f"{self.kind} {name!r} needs a value for: {', '.join(missing)}")
+        return part(**values)
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        home = importlib.import_module(self._package)
+        if hasattr(home, "__path__"):
+            for module in pkgutil.iter_modules(home.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+        self._loaded = True
+        for entry in metadata.entry_points(group=self._group):
+            self.register(entry.name)(entry.load())
+
+
+def fields_of(part: Any) -> dict[str, Any]:
+    """The option values of a part, as they go into a config file; the inverse of `Registry.make`."""
+    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return dataclasses.MISSING
+
+
+def _show(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(repr(value) for value in typing.get_args(hint))
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
