@@ -51,7 +51,10 @@ class Registry(Generic[T]):
 
         def add(part: C) -> C:
             known = self._parts.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (part.__module__, part.__qualname__):
+            if known is not None and (known.__module__, known.__qualname__) != (
+                part.__module__,
+                part.__qualname__,
+            ):
                 raise ConfigError(f"two {self.kind}s are called {name!r}: {known.__module__} and {part.__module__}")
             part.name = name
             self._parts[name] = typing.cast("type[T]", part)
@@ -77,7 +80,7 @@ class Registry(Generic[T]):
         hints = typing.get_type_hints(part)
         return [
             Option(f.name, _show(hints[f.name]), _default(f))
-            for f in dataclasses.fields(typing.cast(Any, part))
+            for f in dataclasses.fields(typing.cast("Any", part))
             if f.init
         ]
 
@@ -95,7 +98,7 @@ class Registry(Generic[T]):
                 raise unknown(f"preset of {self.kind} {name!r}:", str(preset), presets)
             fields = {**presets[preset], **fields}
         hints = typing.get_type_hints(part)
-        known = {f.name: f for f in dataclasses.fields(typing.cast(Any, part)) if f.init}
+        known = {f.name: f for f in dataclasses.fields(typing.cast("Any", part)) if f.init}
         values: dict[str, Any] = {}
         for key, value in fields.items():
             if key not in known:

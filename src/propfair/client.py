@@ -1,0 +1,229 @@
+"""The one client program: local training from the received model. Every engine runs this and nothing else."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from propfair.algorithms.base import Algorithm, ClientId, Order
+from propfair.errors import ConfigError, unknown
+from propfair.federation import Federation
+from propfair.params import FlatModel
+from propfair.seeds import derive, generator
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
+Tensors = tuple[Tensor, ...] | list[Tensor]
+Memory = dict[str, Tensor]  # what a client keeps between rounds
+LossSource = Literal["before_full", "running_mean", "first_batch"]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """The default loss: cross-entropy of each example, [B]."""
+    return functional.cross_entropy(output, target, reduction="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains within a round. The defaults are the paper's protocol.
+
+    Args:
+        lr: the learning rate.
+        batch_size: examples per step; the last, shorter batch of an epoch is kept.
+        epochs: passes over the client's data.
+        steps: SGD steps instead of epochs: one number, or one for each client.
+        optimizer: "sgd", or the name of a class in torch.optim; its state starts anew in each round.
+        momentum, weight_decay: of SGD.
+        options: further arguments of another optimiser.
+    """
+
+    lr: float = 0.1
+    batch_size: int = 64
+    epochs: int = 1
+    steps: int | tuple[int, ...] | None = None
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        steps = (self.steps,) if isinstance(self.steps, int) else self.steps or (1,)
+        for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs), ("steps", min(steps))):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1; got {name}={value}")
+        for name, number in (
+            ("lr", self.lr),
+            ("momentum", self.momentum),
+            ("weight_decay", self.weight_decay),
+        ):
+            if not 0 <= number < float("inf"):
+                raise ConfigError(f"{name} must be a finite number >= 0; got {name}={number}")
+        if self.optimizer != "sgd":
+            if self.optimizer not in _optimizers():
+                raise unknown("optimizer", self.optimizer, ["sgd", *_optimizers()])
+            if self.momentum or self.weight_decay:
+                raise ConfigError(
+                    f"momentum and weight_decay are options of optimizer='sgd'; for {self.optimizer} "
+                    "put them into local.options"
+                )
+        elif self.options:
+            raise ConfigError(f"local.options are for other optimizers than 'sgd'; got {dict(self.options)}")
+
+    def num_steps(self, client: ClientId, num_examples: int) -> int:
+        """SGD steps of one round."""
+        if self.steps is None:
+            return self.epochs * -(-num_examples // self.batch_size)
+        return self.steps if isinstance(self.steps, int) else self.steps[client]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All that clients need and that never changes during a run."""
+
+    federation: Federation
+    algorithm: Algorithm
+    local: LocalTraining
+    seed: int = 0
+    loss: LossFunction = cross_entropy
+    device: str = "cpu"
+
+
+class Report(NamedTuple):
+    """What a client tells the server beside its update."""
+
+    client: ClientId
+    num_steps: int
+    finite: bool  # False: the client diverged, and its update is not used
+    norm2: float  # ||delta||^2
+    first_loss: float  # mean loss of the first batch: of the model received
+    running_loss: float  # mean over all examples seen while training
+    observed: Mapping[str, float]
+
+
+def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tensor]:
+    """The example indices of each local batch, in the order of this (seed, round, client)."""
+    index = work.federation.train[client]
+    rng = generator(work.seed, "batches", round_, client)
+    left = work.local.num_steps(client, len(index))
+    while left > 0:
+        shuffled = index[torch.randperm(len(index), generator=rng)]
+        batches = torch.split(shuffled, work.local.batch_size)[:left]
+        left -= len(batches)
+        yield from batches
+
+
+def run_client(
+    model: FlatModel, work: Workload, round_: int, order: Order, client: ClientId,
+    received: Tensor, buffers: Tensor, memory: Memory | None,
+) -> tuple[Report, Tensor, Memory | None]:  # fmt: skip
+    """Train one client from the received model.
+
+    Returns its report, its update `local - received` [P] and its new memory. The new buffers are left in `model`.
+    Torch's global generator is seeded for the model's own randomness (dropout); the engine restores it.
+    """
+    algorithm, personal = work.algorithm, work.algorithm.personal
+    if personal is not None:
+        start = memory or {"params": received, "buffers": buffers}
+        model.load(start["params"], start["buffers"])
+        _train(
+            model,
+            work,
+            round_,
+            client,
+            lambda loss: loss,
+            personal.lr or work.local.lr,
+            received,
+            personal.lam,
+        )
+        memory = {"params": model.params.clone(), "buffers": model.buffers}
+    model.load(received, buffers)
+    lr = work.local.lr * order.lr_scale
+    losses, sizes = _train(model, work, round_, client, lambda loss: algorithm.objective(loss, order), lr)
+    delta = model.params - received
+    norm2 = float(torch.dot(delta, delta))
+    report = Report(
+        client=client,
+        num_steps=len(losses),
+        finite=norm2 < float("inf"),
+        norm2=norm2,
+        first_loss=float(losses[0]),
+        running_loss=float((losses * sizes).sum() / sizes.sum()),
+        observed=algorithm.observe(losses, order),
+    )
+    return report, delta, memory
+
+
+def _train(
+    model: FlatModel, work: Workload, round_: int, client: ClientId, objective: Callable[[Tensor], Tensor], lr: float,
+    anchor: Tensor | None = None, lam: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Local steps on `objective(batch loss) + lam/2 ||params - anchor||^2`; the batch losses [S] and sizes [S]."""
+    torch.manual_seed(derive(work.seed, "model", round_, client))
+    augment_rng = generator(work.seed, "batches", round_, client, 1)
+    examples = work.federation.examples
+    take_step = _optimizer(model, work.local, lr)
+    losses: list[Tensor] = []
+    sizes: list[int] = []
+    model.module.train()
+    for index in batch_order(work, round_, client):
+        x, y = examples.inputs(index), examples.targets(index)
+        if examples.augment is not None:
+            x = examples.augment(x, augment_rng)
+        loss = work.algorithm.batch_loss(work.loss(model.module(x), y))
+        if lam:
+            assert anchor is not None
+            pull = model.params.detach() - anchor
+            take_step(objective(loss), pull.mul_(lam))
+        else:
+            take_step(objective(loss), None)
+        losses.append(loss.detach())
+        sizes.append(len(index))
+    return torch.stack(losses).float().cpu(), torch.tensor(sizes, dtype=torch.float32)
+
+
+def _optimizer(model: FlatModel, local: LocalTraining, lr: float) -> Callable[[Tensor, Tensor | None], None]:
+    """A function that takes one step on an objective, plus a given gradient [P] on the flat vector."""
+    trainable: Tensors = model.trainable
+    if local.optimizer != "sgd":
+        optimizer = getattr(torch.optim, local.optimizer)(trainable, lr=lr, **local.options)
+
+        def any_step(objective: Tensor, extra: Tensor | None) -> None:
+            optimizer.zero_grad()
+            objective.backward()  # type: ignore[no-untyped-call]
+            if extra is not None:
+                for parameter, part in zip(trainable, _like(extra, trainable), strict=True):
+                    parameter.grad = part if parameter.grad is None else parameter.grad + part
+            optimizer.step()
+
+        return any_step
+
+    velocity: list[Tensor] = []
+
+    @torch.no_grad()
+    def sgd_step(objective: Tensor, extra: Tensor | None) -> None:
+        gradient: Tensors = torch.autograd.grad(objective, trainable, allow_unused=True, materialize_grads=True)
+        if extra is not None:
+            gradient = torch._foreach_add(gradient, _like(extra, trainable))
+        if local.weight_decay:
+            gradient = torch._foreach_add(gradient, trainable, alpha=local.weight_decay)
+        if local.momentum:
+            if velocity:
+                torch._foreach_mul_(velocity, local.momentum)
+                torch._foreach_add_(velocity, gradient)
+            else:
+                velocity.extend(g.clone() for g in gradient)
+            gradient = velocity
+        torch._foreach_add_(trainable, gradient, alpha=-lr)
+
+    return sgd_step
+
+
+def _like(flat: Tensor, parameters: Tensors) -> list[Tensor]:
+    parts = torch.split(flat, [p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+
+
+def _optimizers() -> list[str]:
+    return [name for name in dir(torch.optim) if name[0].isupper() and name != "Optimizer"]

@@ -1,0 +1,98 @@
+"""The engine boundary: how `run_client` is mapped over the clients of a round.
+
+Algorithms and the server loop never know which engine runs them. An engine gets a `Job` and gives `Block`s: the
+cohort in order, cut into runs of `BLOCK` clients, each summed by itself. Sums of floats depend on their order, so
+this order is part of the contract: it lets an engine reduce a block wherever it likes and still give the same bits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import ClassVar, Self
+
+from torch import Tensor, nn
+
+from propfair.algorithms.base import ClientId, Order
+from propfair.client import Memory, Report, Workload
+from propfair.evaluation import Evaluation
+from propfair.federation import Split
+from propfair.registry import Registry
+
+BLOCK = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """One round's work."""
+
+    round: int
+    params: Tensor  # [P], the model sent out
+    buffers: Tensor  # [B]
+    clients: tuple[ClientId, ...]
+    orders: tuple[Order, ...]
+    weights: Tensor | None  # [K] if they are known before training: updates are then summed as they arrive
+    share: Tensor  # [K], the weights of buffers
+
+    def blocks(self) -> list[slice]:
+        """The positions of each block in the cohort."""
+        return [slice(start, min(start + BLOCK, len(self.clients))) for start in range(0, len(self.clients), BLOCK)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a run of consecutive clients sends back. Clients that diverged take no part in any sum."""
+
+    reports: tuple[Report, ...]
+    update: Tensor  # [P], sum of weights_k delta_k; or [k, P], the finite clients' updates, if weights were not given
+    buffers: Tensor  # [B], sum of share_k buffers_k
+
+
+class Session(ABC):
+    """An engine at work: holds models, workers and client memories until it is closed."""
+
+    def __init__(self, work: Workload) -> None:
+        self.work = work
+
+    @abstractmethod
+    def train(self, job: Job) -> Iterator[Block]:
+        """Run all clients of the round; blocks in order."""
+
+    @abstractmethod
+    def evaluate(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
+        """The global model on each client's examples."""
+
+    @abstractmethod
+    def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
+        """Each client's personal model on its own examples; nan for clients that have none yet."""
+
+    @property
+    @abstractmethod
+    def memories(self) -> Mapping[ClientId, Memory]:
+        """What clients keep between rounds."""
+
+    @abstractmethod
+    def restore(self, memories: Mapping[ClientId, Memory]) -> None:
+        """Continue with these memories."""
+
+    def close(self) -> None:  # noqa: B027 (most engines hold nothing that outlives them)
+        """Free workers and memory. Safe to call twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Engine(ABC):
+    """A named way to run clients: a frozen dataclass whose fields are its options. Subclasses register themselves."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self, module: nn.Module, work: Workload) -> Session:
+        """Get ready to run rounds of `module`. The engine owns the module from here on."""
+
+
+ENGINES: Registry[Engine] = Registry("engine", "propfair.engines", "propfair.engines")

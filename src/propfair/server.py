@@ -1,0 +1,239 @@
+"""The round loop. What is decided comes from the `Algorithm`; what is computed, from the engine's `Session`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from propfair.algorithms.base import ClientId, Cohort, Needs, State, as_floats, effective_clients
+from propfair.client import LossSource, Report
+from propfair.engines.base import Block, Job, Session
+from propfair.errors import ConfigError, TrainingError
+from propfair.seeds import generator
+
+Sampling = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """How the server runs rounds.
+
+    Args:
+        participation: the clients of a round: a share in (0, 1], or how many.
+        sampling: "uniform" over clients; "samples": in proportion to their data.
+        server_lr: multiplies the aggregated update.
+        loss_source: the loss that rules look at: "before_full", of the received model on the whole training set;
+            "first_batch" or "running_mean", as seen while training (cheaper; the updates must then be kept).
+        strict: stop at the first client that diverges instead of leaving it out of the round.
+    """
+
+    participation: float = 1.0
+    sampling: Sampling = "uniform"
+    server_lr: float = 1.0
+    loss_source: LossSource = "before_full"
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.participation > 0 or (self.participation > 1 and self.participation != int(self.participation)):
+            raise ConfigError(
+                f"participation must be a share in (0, 1] or a number of clients; got {self.participation}"
+            )
+        if not 0 < self.server_lr < float("inf"):
+            raise ConfigError(f"server_lr must be a positive number; got server_lr={self.server_lr}")
+
+    def cohort_size(self, num_clients: int) -> int:
+        """How many clients take part in a round."""
+        size = round(self.participation * num_clients) if self.participation <= 1 else int(self.participation)
+        if size > num_clients:
+            raise ConfigError(f"participation asks for {size} clients a round, but there are only {num_clients}")
+        return max(1, size)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened in a round. Tensors run over the clients of the round, in order; nan: does not apply."""
+
+    round: int
+    clients: tuple[ClientId, ...]
+    weights: Tensor  # [K], 0 for dropped clients
+    loss: Tensor  # [K], of the model received
+    dropped: tuple[ClientId, ...]  # diverged: loss or update not finite
+    reports: Mapping[ClientId, Report]
+    diagnostics: Mapping[str, float]
+
+
+class Server:
+    """Holds the global model and the algorithm's state between rounds; `run_round` moves both on by one.
+
+    Attributes:
+        round: rounds done so far.
+        params, buffers: the global model.
+        state: of the algorithm.
+    """
+
+    def __init__(self, session: Session, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
+        self.session, self.work, self.rounds = session, session.work, rounds
+        self.round = 0
+        self.params, self.buffers = params.clone(), buffers.clone()
+        self.state: State = self.work.algorithm.init(self.work.federation.share)
+        self._size = rounds.cohort_size(self.work.federation.num_clients)
+
+    def run_round(self) -> Outcome:
+        """Sample, order, train, weigh, step."""
+        algorithm, number = self.work.algorithm, self.round + 1
+        everyone = self._sample(number)
+        cohort = self._cohort(number, *self._losses(everyone))  # without clients whose loss is not finite
+        early, state = self._early_weights(cohort)
+        job = Job(
+            round=number, params=self.params, buffers=self.buffers, clients=cohort.clients,
+            orders=tuple(algorithm.order(client, self.state) for client in cohort.clients),
+            weights=early, share=cohort.share,
+        )  # fmt: skip
+        sums = _Sums(job)
+        for block in self.session.train(job):
+            sums.add(block)
+
+        alive = torch.tensor([report.finite for report in sums.reports])
+        self._check_alive(number, everyone, sums.reports)
+        cohort = self._with_reports(cohort.select(alive), sums)
+        if early is None or state is None:
+            weights, state = algorithm.weigh(cohort, self.state)
+        else:  # known since before training: those who are left share the weight of those who are not
+            weights = early[alive] * _ratio(early, early[alive])
+        if early is None:
+            update = weights.to(sums.updates) @ sums.updates
+        else:
+            update = sums.total * _ratio(weights, early[alive])
+        self.params = self.params + self.rounds.server_lr * update
+        if len(self.buffers):
+            self.buffers = sums.buffers / float(job.share[alive].sum())
+        self.state, self.round = state, number
+        return self._outcome(everyone, cohort, weights, sums.reports)
+
+    def _sample(self, number: int) -> tuple[ClientId, ...]:
+        total = self.work.federation.num_clients
+        if self._size == total:
+            return tuple(range(total))
+        rng = generator(self.work.seed, "cohort", number)
+        if self.rounds.sampling == "samples":
+            chosen = torch.multinomial(self.work.federation.share, self._size, generator=rng)
+        else:
+            chosen = torch.randperm(total, generator=rng)[: self._size]
+        return tuple(sorted(chosen.tolist()))
+
+    def _losses(self, clients: tuple[ClientId, ...]) -> tuple[tuple[ClientId, ...], Tensor]:
+        if not self.work.algorithm.needs & Needs.LOSS or self.rounds.loss_source != "before_full":
+            return clients, torch.full((len(clients),), torch.nan, dtype=torch.float64)
+        loss = self.session.evaluate(self.params, self.buffers, "train", clients).loss
+        finite = loss.isfinite()
+        if not finite.any():
+            raise TrainingError(
+                f"round {self.round + 1}: no client has a finite loss. The model of round {self.round} is kept. "
+                f"Lower local.lr (now {self.work.local.lr})."
+            )
+        return tuple(c for c, ok in zip(clients, finite.tolist(), strict=True) if ok), loss[finite]
+
+    def _cohort(self, number: int, clients: tuple[ClientId, ...], loss: Tensor) -> Cohort:
+        sizes = self.work.federation.train.lengths[list(clients)]
+        local = self.work.local
+        steps = [local.num_steps(c, size) for c, size in zip(clients, sizes.tolist(), strict=True)]
+        return Cohort(
+            round=number, clients=clients, share=as_floats(sizes / sizes.sum(dtype=torch.float64)),
+            num_steps=as_floats([float(s) for s in steps]), lr=local.lr, loss=loss,
+        )  # fmt: skip
+
+    def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:
+        """Weights that are known before training, with the next state; or the prior of a rule, without."""
+        algorithm = self.work.algorithm
+        if algorithm.needs & Needs.LOSS and self.rounds.loss_source != "before_full":
+            return None, None
+        if not algorithm.needs & (Needs.NORMS | Needs.GRAM):
+            return algorithm.weigh(cohort, self.state)
+        return algorithm.prior(cohort, self.state), None
+
+    def _with_reports(self, cohort: Cohort, sums: "_Sums") -> Cohort:
+        """The cohort with what its clients reported and, for rules that ask, the geometry of their updates."""
+        reports = [report for report in sums.reports if report.finite]
+        if self.work.algorithm.needs & Needs.LOSS and self.rounds.loss_source != "before_full":
+            first = self.rounds.loss_source == "first_batch"
+            cohort = replace(cohort, loss=as_floats([r.first_loss if first else r.running_loss for r in reports]))
+        names = sorted({name for report in reports for name in report.observed})
+        return replace(
+            cohort,
+            norm2=as_floats([r.norm2 for r in reports]),
+            gram=_gram(sums.updates) if self.work.algorithm.needs & Needs.GRAM else None,
+            observed={name: as_floats([r.observed[name] for r in reports]) for name in names},
+        )
+
+    def _check_alive(self, number: int, everyone: tuple[ClientId, ...], reports: list[Report]) -> None:
+        lost = sorted(set(everyone) - {report.client for report in reports if report.finite})
+        if lost and (self.rounds.strict or len(lost) == len(everyone)):
+            who = f"client {lost[0]}" if len(lost) < len(everyone) else "every client"
+            raise TrainingError(
+                f"round {number}: {who} diverged (loss or update not finite). The model of round {number - 1} is kept. "
+                f"Lower local.lr (now {self.work.local.lr}){' or set strict=false' if self.rounds.strict else ''}."
+            )
+
+    def _outcome(
+        self, everyone: tuple[ClientId, ...], cohort: Cohort, weights: Tensor, reports: list[Report]
+    ) -> Outcome:
+        weight = dict(zip(cohort.clients, weights.tolist(), strict=True))
+        loss = dict(zip(cohort.clients, cohort.loss.tolist(), strict=True))
+        return Outcome(
+            round=cohort.round,
+            clients=everyone,
+            weights=as_floats([weight.get(client, 0.0) for client in everyone]),
+            loss=as_floats([loss.get(client, torch.nan) for client in everyone]),
+            dropped=tuple(client for client in everyone if client not in weight),
+            reports={report.client: report for report in reports},
+            diagnostics={
+                "weight_sum": float(weights.sum()),
+                "effective_clients": effective_clients(weights),
+                "num_dropped": float(len(everyone) - len(weight)),
+                **{name: float(values.mean()) for name, values in cohort.observed.items()},
+                **self.work.algorithm.diagnose(cohort, weights, self.state),
+            },
+        )
+
+
+class _Sums:
+    """Adds blocks up as they come. Only rules that look at single updates make it keep them."""
+
+    def __init__(self, job: Job) -> None:
+        self.reports: list[Report] = []
+        self.buffers = torch.zeros_like(job.buffers)
+        self.total = torch.zeros_like(job.params)
+        self._rows = None if job.weights is not None else job.params.new_empty(len(job.clients), len(job.params))
+        self._filled = 0
+
+    def add(self, block: Block) -> None:
+        self.reports.extend(block.reports)
+        self.buffers += block.buffers
+        if self._rows is None:
+            self.total += block.update
+        else:
+            self._rows[self._filled : self._filled + len(block.update)] = block.update
+            self._filled += len(block.update)
+
+    @property
+    def updates(self) -> Tensor:
+        """[K', P], one row for each client that did not diverge."""
+        assert self._rows is not None
+        return self._rows[: self._filled]
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+    """Sum a / sum b; 1 where b sums to 0, since then nothing is to be scaled."""
+    total = float(denominator.sum())
+    return float(numerator.sum()) / total if total else 1.0
+
+
+def _gram(updates: Tensor) -> Tensor:
+    """<delta_j, delta_k> in float64, block of columns by block of columns so that float64 copies stay small."""
+    gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
+    for start in range(0, updates.shape[1], 1 << 16):
+        wide = updates[:, start : start + (1 << 16)].double()
+        gram += (wide @ wide.T).cpu()
+    return gram
