@@ -28,7 +28,7 @@ class Needs(enum.Flag):
     """What a rule looks at beside the data shares. Costs are paid only for what is asked."""
 
     NOTHING = 0
-    LOSS = enum.auto()  # the loss of the received model on each client's training set
+    LOSS = enum.auto()  # `batch_loss` of the received model over each client's whole training set
     NORMS = enum.auto()  # ||delta_k||^2
     GRAM = enum.auto()  # <delta_j, delta_k>; the server then holds one update per client of the cohort
 
@@ -54,7 +54,7 @@ class Cohort:
     round: int
     clients: tuple[ClientId, ...]
     share: Tensor  # [K], n_k over the cohort's total: sums to 1
-    num_steps: Tensor  # [K], local SGD steps
+    num_steps: Tensor  # [K], local SGD steps; those planned where a rule weighs before training
     lr: float  # the local learning rate
     loss: Tensor  # [K], of the model received; nan unless the rule needs it
     norm2: Tensor | None = None  # [K], squared norms of the updates; for NORMS and GRAM
@@ -111,7 +111,7 @@ class Algorithm:
         return {}
 
     def order(self, client: ClientId, state: State) -> Order:  # noqa: ARG002
-        """The message to one client of the round."""
+        """The message to one client of the round; `state` is that at the start of the round."""
         return Order()
 
     def batch_loss(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -137,8 +137,26 @@ class Algorithm:
         """The weights [K] on the updates, and the next state."""
         return cohort.share, state
 
+    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:  # noqa: ARG002
+        """For rules that need GRAM: the last word on the weighted sum `update` [P], while `deltas` [K, P] are at hand.
+
+        Called once a round between `weigh` and the step, with the state that `weigh` returned.
+        """
+        return update, state
+
+    def absorb(self, params: Tensor, state: State) -> State:  # noqa: ARG002
+        """Called once a round after the step, with the new parameters [P]: what the state keeps of them."""
+        return state
+
+    def released(self, params: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """The model [P] to evaluate and to hand out; the next round goes on from `params` all the same."""
+        return params
+
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:  # noqa: ARG002
-        """Numbers about the round for the record, beside the sum of the weights and the effective number of clients."""
+        """Numbers about the round for the record, beside the sum of the weights and the effective number of clients.
+
+        `state` is the one that `weigh` returned.
+        """
         return {}
 
     def __str__(self) -> str:
