@@ -104,13 +104,19 @@ class Server:
             weights = early[alive] * _ratio(early, early[alive])
         if early is None:
             update = weights.to(sums.updates) @ sums.updates
+            update, state = algorithm.amend(update, sums.updates, cohort, state)
         else:
             update = sums.total * _ratio(weights, early[alive])
         self.params = self.params + self.rounds.server_lr * update
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
-        self.state, self.round = state, number
+        self.state, self.round = algorithm.absorb(self.params, state), number
         return self._outcome(everyone, cohort, weights, sums.reports)
+
+    @property
+    def released(self) -> Tensor:
+        """The model [P] to evaluate and to hand out: `params`, unless the algorithm averages its iterates."""
+        return self.work.algorithm.released(self.params, self.state)
 
     def _sample(self, number: int) -> tuple[ClientId, ...]:
         total = self.work.federation.num_clients
@@ -126,7 +132,7 @@ class Server:
     def _losses(self, clients: tuple[ClientId, ...]) -> tuple[tuple[ClientId, ...], Tensor]:
         if not self.work.algorithm.needs & Needs.LOSS or self.rounds.loss_source != "before_full":
             return clients, torch.full((len(clients),), torch.nan, dtype=torch.float64)
-        loss = self.session.evaluate(self.params, self.buffers, "train", clients).loss
+        loss = self.session.losses(self.params, self.buffers, clients)
         finite = loss.isfinite()
         if not finite.any():
             raise TrainingError(

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
-from propfair.algorithms.base import ClientId, Order
+from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.client import Memory, Report, Workload
-from propfair.evaluation import Evaluation
+from propfair.evaluation import Evaluation, chunks, gather
 from propfair.federation import Split
 from propfair.registry import Registry
 
@@ -59,8 +60,22 @@ class Session(ABC):
         """Run all clients of the round; blocks in order."""
 
     @abstractmethod
+    def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Loss and correctness [2, B] of the examples in each batch of indices, in order; see `evaluation.measure`."""
+
     def evaluate(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """The global model on each client's examples."""
+        index = self.work.federation.split(split)
+        return gather(self.measure(params, buffers, chunks(index, clients)), index, clients)
+
+    def losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
+        """What rules that need LOSS look at: `batch_loss` of the model over each client's training set, [K] float64."""
+        if type(self.work.algorithm).batch_loss is Algorithm.batch_loss:
+            return self.evaluate(params, buffers, "train", clients).loss
+        index = self.work.federation.train
+        examples = torch.cat(self.measure(params, buffers, chunks(index, clients)), dim=1)[0].double()
+        parts = torch.split(examples, index.lengths[list(clients)].tolist())
+        return torch.stack([self.work.algorithm.batch_loss(part) for part in parts])
 
     @abstractmethod
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:

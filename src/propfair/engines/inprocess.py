@@ -76,23 +76,18 @@ class InProcessSession(Session):
             total = torch.stack(kept) if kept else total.new_empty(0, len(total))
         return Block(tuple(reports), total, buffers)
 
-    def evaluate(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
-        index, examples = self.work.federation.split(split), self.work.federation.examples
+    def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
         self.model.load(params, buffers)
         with self._threads_set():
-            parts = [measure(self.model, examples, self.work.loss, chunk) for chunk in chunks(index, clients)]
-        return gather(parts, index, clients)
+            return [measure(self.model, self.work.federation.examples, self.work.loss, batch) for batch in batches]
 
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
-        index, examples = self.work.federation.split(split), self.work.federation.examples
+        index = self.work.federation.split(split)
         loss, accuracy = torch.full((2, len(clients)), torch.nan, dtype=torch.float64)
-        with self._threads_set():
-            for position, client in enumerate(clients):
-                if client not in self._memories:
-                    continue
-                self.model.load(self._memories[client]["params"], self._memories[client]["buffers"])
-                parts = [measure(self.model, examples, self.work.loss, chunk) for chunk in chunks(index, [client])]
-                one = gather(parts, index, [client])
+        for position, client in enumerate(clients):
+            if client in self._memories:
+                own = self._memories[client]
+                one = gather(self.measure(own["params"], own["buffers"], chunks(index, [client])), index, [client])
                 loss[position], accuracy[position] = one.loss[0], one.accuracy[0]
         return Evaluation(loss, accuracy, index.lengths[list(clients)])
 
