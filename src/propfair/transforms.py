@@ -12,35 +12,52 @@ Variant = Literal["practical", "huber"]
 
 
 def check_baseline(M: float, epsilon: float) -> None:
-    """0 < epsilon <= M, the domain of the Huberised logarithm."""
+    """0 < epsilon <= M, the domain of the Huberised utility."""
     if not (math.isfinite(M) and M > 0):
         raise ConfigError(f"M must be a positive number, above the losses you expect; got M={M}. Try M=5.")
     if not 0 < epsilon <= M:
         raise ConfigError(f"epsilon must satisfy 0 < epsilon <= M; got epsilon={epsilon}, M={M}. Try epsilon=0.2.")
 
 
-def negative_log_utility(loss: Tensor, M: float | Tensor, epsilon: float, variant: Variant) -> Tensor:
-    r"""$-\log_{[\epsilon]}(M - t)$, the Huberised logarithm of the utility M - t (paper, eq. 3.6 and the text below it).
+def negative_utility(
+    loss: Tensor, M: float | Tensor, epsilon: float, variant: Variant = "practical", alpha: float = 1.0
+) -> Tensor:
+    r"""$-\phi_\alpha(M - t)$, Huberised: the negative alpha-fair utility of the loss t (paper, eqs. 2.8 and 3.8).
 
-    Up to M - epsilon it is the negative log utility with slope 1/(M - t). Past it a straight line goes on:
+    $\phi_1(u) = \log u$ and $\phi_\alpha(u) = u^{1-\alpha}/(1-\alpha)$ otherwise. Up to $t = M - \epsilon$ the slope is
+    $(M - t)^{-\alpha}$. Past it a straight line goes on:
 
-    - `huber`, as printed: slope 1/epsilon, so that the function is convex and continuously differentiable;
-    - `practical`, as in the experiments: slope 1/M, that is the step that FedAvg would take at learning rate lr/M.
+    - `huber`, as printed for alpha = 1: slope epsilon^-alpha, so that the function is convex and has no kink;
+    - `practical`, as in the paper's experiments: slope M^-alpha, that of a client without loss, so that FedAvg with
+      learning rate lr * M^-alpha takes the same step.
 
-    `huber` gives -log(M - t); `practical` gives -log(1 - t/M), which is the same up to log M, because its line is then
-    that of FedAvg. Both are continuous. The logarithm only ever sees arguments >= epsilon, so that the branch which
-    is not taken can't put NaN into the gradient. Half-precision losses are computed in float32.
+    `huber` gives $-\phi_\alpha(M - t)$ itself, `practical` adds $\phi_\alpha(M)$, so that no loss gives 0. Both are
+    continuous. No power and no logarithm sees an argument below epsilon, so that the branch which is not taken can't
+    put NaN into the gradient. Half-precision losses are computed in float32.
+
+    >>> negative_utility(torch.tensor([0.5, 1.0, 2.0]), M=2.0, epsilon=0.2)
+    tensor([0.2877, 0.6931, 2.4026])
     """
     loss = loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss
     inside = loss.clamp(max=M - epsilon)
-    past = torch.relu(loss - (M - epsilon))  # relu: slope 0 at the threshold itself, which is on the log branch
-    if variant == "huber":
-        return -torch.log(M - inside) + past / epsilon
-    return -torch.log1p(-inside / M) + past / M
+    past = torch.relu(loss - (M - epsilon))  # relu: slope 0 at the threshold itself, which is on the curved branch
+    end = epsilon if variant == "huber" else M
+    if alpha == 1:
+        curve = -torch.log(M - inside) if variant == "huber" else -torch.log1p(-inside / M)
+        return curve + past / end
+    power = 1 - alpha
+    curve = -((M - inside) ** power) / power
+    return curve + past * end**-alpha + (0.0 if variant == "huber" else M**power / power)
 
 
-def slope(loss: Tensor, M: float | Tensor, epsilon: float, variant: Variant) -> Tensor:
-    """The derivative of `negative_log_utility`: the factor by which the transform scales a batch's gradient."""
-    steep = 1 / (M - loss.clamp(max=M - epsilon))
-    flat = torch.as_tensor(1 / epsilon if variant == "huber" else 1 / M, dtype=steep.dtype)
+def slope(
+    loss: Tensor, M: float | Tensor, epsilon: float, variant: Variant = "practical", alpha: float = 1.0
+) -> Tensor:
+    """The derivative of `negative_utility`: the factor by which the transform scales a batch's gradient.
+
+    >>> slope(torch.tensor([0.5, 1.0, 2.0]), M=2.0, epsilon=0.2, variant="huber")
+    tensor([0.6667, 1.0000, 5.0000])
+    """
+    steep = (M - loss.clamp(max=M - epsilon)) ** -alpha
+    flat = torch.as_tensor((epsilon if variant == "huber" else M) ** -alpha, dtype=steep.dtype, device=steep.device)
     return torch.where(loss > M - epsilon, flat, steep)

@@ -22,6 +22,7 @@ from propfair.registry import Registry, fields_of
 ClientId = int
 State = dict[str, Tensor]  # of the server between rounds: named tensors, so that a checkpoint is one safetensors file
 Privacy = Literal["sums", "losses", "updates"]
+Presets = Mapping[str, Mapping[str, Any]]  # name -> option values
 
 
 class Needs(enum.Flag):
@@ -61,6 +62,35 @@ class Cohort:
     gram: Tensor | None = None  # [K, K]; for GRAM
     observed: Mapping[str, Tensor] = field(default_factory=dict)  # [K] each, what `observe` returned on the clients
 
+    @staticmethod
+    def of(
+        share: list[float],
+        loss: list[float] | None = None,
+        deltas: list[list[float]] | None = None,
+        *,
+        clients: tuple[ClientId, ...] | None = None,
+        num_steps: list[float] | None = None,
+        lr: float = 0.1,
+        round_: int = 1,
+    ) -> "Cohort":
+        """A cohort from plain numbers, to look at a rule without training. `deltas` [K, P] give norms and Gram matrix.
+
+        >>> Cohort.of([0.5, 0.3, 0.2], deltas=[[1, 0], [0, 1], [-1, 1]]).norm2
+        tensor([1., 1., 2.], dtype=torch.float64)
+        """
+        updates = None if deltas is None else as_floats(deltas)
+        gram = None if updates is None else updates @ updates.T
+        return Cohort(
+            round=round_,
+            clients=tuple(range(len(share))) if clients is None else clients,
+            share=as_floats(share),
+            num_steps=as_floats([1.0] * len(share) if num_steps is None else num_steps),
+            lr=lr,
+            loss=as_floats([torch.nan] * len(share) if loss is None else loss),
+            norm2=None if gram is None else gram.diagonal(),
+            gram=gram,
+        )
+
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -87,7 +117,7 @@ class Algorithm:
     """
 
     name: ClassVar[str]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Presets] = {}
 
     @property
     def needs(self) -> Needs:
@@ -106,11 +136,11 @@ class Algorithm:
         """How clients train a model of their own beside the global one; None: they don't."""
         return None
 
-    def init(self, share: Tensor) -> State:  # noqa: ARG002
+    def init(self, share: Tensor) -> State:
         """The server state before round 1; `share` [n] is over all clients."""
         return {}
 
-    def order(self, client: ClientId, state: State) -> Order:  # noqa: ARG002
+    def order(self, client: ClientId, state: State) -> Order:
         """The message to one client of the round; `state` is that at the start of the round."""
         return Order()
 
@@ -118,15 +148,15 @@ class Algorithm:
         """The loss of one batch from its examples' losses [B]: the mean. `weight` [B] sums to 1 and masks padding."""
         return losses.mean() if weight is None else (losses * weight).sum()
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:  # noqa: ARG002
+    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
         """phi: what the client differentiates instead of the batch loss. Elementwise, no data-dependent branches."""
         return batch_loss
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:  # noqa: ARG002
+    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
         """Numbers for the record from all batch losses [S] that a client saw in the round."""
         return {}
 
-    def prior(self, cohort: Cohort, state: State) -> Tensor | None:  # noqa: ARG002
+    def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         """For rules that need NORMS: the weights up to one common factor, known before the updates arrive.
 
         With it the server adds updates up as they come instead of keeping them.
@@ -137,22 +167,22 @@ class Algorithm:
         """The weights [K] on the updates, and the next state."""
         return cohort.share, state
 
-    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:  # noqa: ARG002
+    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         """For rules that need GRAM: the last word on the weighted sum `update` [P], while `deltas` [K, P] are at hand.
 
         Called once a round between `weigh` and the step, with the state that `weigh` returned.
         """
         return update, state
 
-    def absorb(self, params: Tensor, state: State) -> State:  # noqa: ARG002
+    def absorb(self, params: Tensor, state: State) -> State:
         """Called once a round after the step, with the new parameters [P]: what the state keeps of them."""
         return state
 
-    def released(self, params: Tensor, state: State) -> Tensor:  # noqa: ARG002
+    def released(self, params: Tensor, state: State) -> Tensor:
         """The model [P] to evaluate and to hand out; the next round goes on from `params` all the same."""
         return params
 
-    def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:  # noqa: ARG002
+    def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         """Numbers about the round for the record, beside the sum of the weights and the effective number of clients.
 
         `state` is the one that `weigh` returned.
@@ -174,6 +204,6 @@ def effective_clients(weights: Tensor) -> float:
     return float(weights.sum().square() / squares) if squares > 0 else 0.0
 
 
-def as_floats(values: list[float] | Tensor) -> Tensor:
+def as_floats(values: list[float] | list[list[float]] | Tensor) -> Tensor:
     """float64 on the CPU: the number type of every server rule."""
     return torch.as_tensor(values, dtype=torch.float64, device="cpu")

@@ -19,9 +19,7 @@ class FedAvg(Algorithm):
     Args:
         weighting: "samples" for p_i = n_i / n; "uniform" for one client, one vote.
 
-    >>> import torch
-    >>> cohort = Cohort(round=1, clients=(0, 1, 2), share=torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
-    ...                 num_steps=torch.ones(3), lr=0.1, loss=torch.full((3,), torch.nan))
+    >>> cohort = Cohort.of(share=[0.5, 0.3, 0.2])
     >>> FedAvg().weigh(cohort, {})[0].tolist()
     [0.5, 0.3, 0.2]
 

@@ -1,11 +1,13 @@
 """PropFair (Zhang, Malekmohammadi, Chen, Yu, 2023): the algorithm of the paper."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Order, register
-from propfair.transforms import Variant, check_baseline, negative_log_utility, slope
+from propfair.algorithms.base import Algorithm, ClientId, Order, Presets, State, register
+from propfair.errors import ConfigError
+from propfair.transforms import Variant, check_baseline, negative_utility, slope
 
 
 @register("propfair")
@@ -13,38 +15,71 @@ from propfair.transforms import Variant, check_baseline, negative_log_utility, s
 class PropFair(Algorithm):
     r"""Proportional fairness: maximise the Nash product of the clients' utilities M - loss.
 
-    $$\min_\theta -\sum_i p_i \log_{[\epsilon]}(M - f_i(\theta)), \qquad w_i = p_i$$ (paper, eq. 3.6, Algorithm 1).
+    $$\min_\theta -\sum_i p_i \log_{[\epsilon]}(M - f_i(\theta)), \qquad w_i = p_i$$ (paper, eq. 3.8, Algorithm 1).
 
     The transform is applied to the mean loss of each batch on the client; the server averages as FedAvg does.
     The printed objective is `variant="huber"`. The paper's experiments, and so the default, use `"practical"`.
+    epsilon = M is FedAvg with learning rate lr/M, and a large M comes close to it.
+
+    One M for each client makes it Nash bargaining with a disagreement point: M_i is the loss of client i if nobody
+    agrees, say that of its local-only model; or the nadir point, its worst loss under a model trained for another
+    client alone (eqs. F.3 and F.4).
 
     Args:
         M: the loss at which a client has no utility left; above the losses to expect, yet as low as training allows.
+            One number, or one for each client.
         epsilon: the utility below which the logarithm goes on as a straight line.
         variant: the slope of that line, 1/M ("practical") or 1/epsilon ("huber").
 
     >>> import torch
     >>> PropFair(M=2.0).observe(torch.tensor([0.5, 1.0, 2.0]), Order())["past_threshold"]
     0.3333333432674408
+    >>> PropFair(M=(2.0, 3.0, 4.0)).order(1, {}).baseline
+    3.0
 
     References:
         G. Zhang, S. Malekmohammadi, X. Chen, Y. Yu, Proportional Fairness in Federated Learning, TMLR 2023.
     """
 
-    M: float = 5.0
+    M: float | tuple[float, ...] = 5.0
     epsilon: float = 0.2
     variant: Variant = "practical"
 
-    presets = {"paper": {"variant": "practical", "epsilon": 0.2}, "original": {"variant": "huber", "epsilon": 0.2}}  # noqa: RUF012
+    presets: ClassVar[Presets] = {
+        "paper": {"variant": "practical", "epsilon": 0.2},
+        "original": {"variant": "huber", "epsilon": 0.2},
+    }
+
+    @property
+    def fairness(self) -> float:
+        """The alpha of alpha-fairness."""
+        return 1.0
 
     def __post_init__(self) -> None:
-        check_baseline(self.M, self.epsilon)
+        if self.M == ():
+            raise ConfigError("M must be one number, or one for each client; got M=(). Try M=5.")
+        for M in self.M if isinstance(self.M, tuple) else (self.M,):
+            check_baseline(M, self.epsilon)
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:  # noqa: ARG002
-        return negative_log_utility(batch_loss, self.M, self.epsilon, self.variant)
+    def init(self, share: Tensor) -> State:
+        if isinstance(self.M, tuple) and len(self.M) != len(share):
+            raise ConfigError(
+                f"M must be one number, or one for each of the {len(share)} clients; got {len(self.M)} numbers"
+            )
+        return {}
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:  # noqa: ARG002
+    def order(self, client: ClientId, state: State) -> Order:
+        return Order(baseline=self.M[client] if isinstance(self.M, tuple) else self.M)
+
+    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
+        return negative_utility(batch_loss, self._baseline(order), self.epsilon, self.variant, self.fairness)
+
+    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
+        M = self._baseline(order)
         return {
-            "past_threshold": float((batch_losses > self.M - self.epsilon).float().mean()),
-            "slope": float(slope(batch_losses, self.M, self.epsilon, self.variant).mean()),
+            "past_threshold": float((batch_losses > M - self.epsilon).float().mean()),
+            "slope": float(slope(batch_losses, M, self.epsilon, self.variant, self.fairness).mean()),
         }
+
+    def _baseline(self, order: Order) -> float:
+        return order.baseline if isinstance(self.M, tuple) else self.M

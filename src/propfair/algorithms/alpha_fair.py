@@ -1,0 +1,70 @@
+"""Alpha-fairness on utilities (Mo and Walrand, 2000)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from propfair.algorithms.base import Cohort, Needs, Order, Presets, State, as_floats, register
+from propfair.algorithms.propfair import PropFair
+from propfair.errors import ConfigError
+from propfair.transforms import slope
+
+
+@register("alpha-fair")
+@dataclass(frozen=True, kw_only=True)
+class AlphaFair(PropFair):
+    r"""Alpha-fair utilities: their sum (alpha = 0), Nash product (1), harmonic mean (2), minimum (towards infinity).
+
+    $$\max_\theta \sum_i p_i \phi_\alpha(M - f_i(\theta)), \qquad
+      \phi_1(u) = \log u, \quad \phi_\alpha(u) = \frac{u^{1-\alpha}}{1-\alpha}$$ (paper, eq. 2.8;
+    the harmonic mean: eq. F.8).
+
+    alpha = 0 is FedAvg, alpha = 1 is PropFair. Below the utility epsilon a straight line goes on, as for PropFair:
+    with the slope epsilon^-alpha (`variant="huber"`) or M^-alpha ("practical").
+
+    Args:
+        alpha: the order of fairness, >= 0.
+        placement: "client" transforms each batch loss, as PropFair does; "server" trains on the plain loss and weighs
+            the updates by $p_i (M - f_i)^{-\alpha}$, normalised to sum to 1. With one full-batch step they agree up
+            to the length of the step.
+        M: the loss at which a client has no utility left: one number, or one for each client.
+        epsilon: the utility below which the straight line begins.
+        variant: the slope of that line.
+
+    >>> cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
+    >>> AlphaFair(alpha=2.0, M=3.0, placement="server").weigh(cohort, {})[0]
+    tensor([0.2254, 0.2113, 0.5634], dtype=torch.float64)
+
+    References:
+        J. Mo, J. Walrand, Fair End-to-End Window-Based Congestion Control, IEEE/ACM Transactions on Networking 2000.
+    """
+
+    alpha: float = 1.0
+    placement: Literal["client", "server"] = "client"
+
+    presets: ClassVar[Presets] = {}
+
+    @property
+    def fairness(self) -> float:
+        return self.alpha
+
+    @property
+    def needs(self) -> Needs:
+        return Needs.LOSS if self.placement == "server" else Needs.NOTHING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise ConfigError(f"alpha must be >= 0; got alpha={self.alpha}. Use alpha=0 for plain averaging.")
+
+    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
+        return batch_loss if self.placement == "server" else super().objective(batch_loss, order)
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        if self.placement == "client":
+            return cohort.share, state
+        M = as_floats([self.order(client, state).baseline for client in cohort.clients])
+        weights = cohort.share * slope(cohort.loss, M, self.epsilon, self.variant, self.alpha)
+        return weights / weights.sum(), state
