@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.client import Memory, Report, Workload
 from propfair.evaluation import Evaluation, chunks, gather
 from propfair.federation import Split
+from propfair.params import FlatModel
 from propfair.registry import Registry
 
 BLOCK = 8
@@ -106,8 +107,8 @@ class Engine(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def start(self, module: nn.Module, work: Workload) -> Session:
-        """Get ready to run rounds of `module`. The engine owns the module from here on."""
+    def start(self, model: FlatModel, work: Workload) -> Session:
+        """Get ready to run rounds of `model`, which the session may use as its workspace until it is closed."""
 
 
 ENGINES: Registry[Engine] = Registry("engine", "propfair.engines", "propfair.engines")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from propfair.algorithms.base import ClientId
 from propfair.client import Memory, Workload, run_client
@@ -33,16 +33,16 @@ class InProcess(Engine):
         if self.threads < 0:
             raise ConfigError(f"threads must be >= 0; got threads={self.threads}. Use 0 for torch's own setting.")
 
-    def start(self, module: nn.Module, work: Workload) -> "InProcessSession":
-        return InProcessSession(module, work, self.threads)
+    def start(self, model: FlatModel, work: Workload) -> "InProcessSession":
+        return InProcessSession(model, work, self.threads)
 
 
 class InProcessSession(Session):
     """See `InProcess`."""
 
-    def __init__(self, module: nn.Module, work: Workload, threads: int = 0) -> None:
+    def __init__(self, model: FlatModel, work: Workload, threads: int = 0) -> None:
         super().__init__(dataclasses.replace(work, federation=on_device(work.federation, work.device)))
-        self.model = FlatModel(module, work.device)
+        self.model = model
         self._threads = threads
         self._memories: dict[ClientId, Memory] = {}
 

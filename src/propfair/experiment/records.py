@@ -1,0 +1,98 @@
+"""What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from propfair.algorithms.base import ClientId
+from propfair.evaluation import Evaluation
+from propfair.server import Outcome
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+CLIENT_SCHEMA = pa.schema(
+    [("run", _TEXT), ("round", pa.int32()), ("client", pa.int32()), ("split", _TEXT), ("metric", _TEXT), ("value", pa.float64())]
+)  # fmt: skip
+ROUND_SCHEMA = pa.schema([("run", _TEXT), ("round", pa.int32()), ("metric", _TEXT), ("value", pa.float64())])
+
+
+class Records:
+    """Collects the rows of a run. Values that are nan say nothing and are left out.
+
+    Splits are train, validation and test for measured models, and `round` for what a round did to a client:
+    `weight`, `received_loss`, `dropped`, and whatever the algorithm observes.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._clients: list[pa.RecordBatch] = []
+        self._rounds: list[tuple[int, str, float]] = []
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        """What a round did: to each of its clients, and as a whole."""
+        number, clients = outcome.round, outcome.clients
+        self._add(number, clients, "round", "weight", outcome.weights)
+        self._add(number, clients, "round", "received_loss", outcome.loss)
+        self._add(number, outcome.dropped, "round", "dropped", np.ones(len(outcome.dropped)))
+        names = sorted({name for report in outcome.reports.values() for name in report.observed})
+        for name in names:
+            have = [client for client in clients if client in outcome.reports]
+            self._add(number, have, "round", name, np.array([outcome.reports[c].observed[name] for c in have]))
+        self._rounds.extend((number, name, value) for name, value in outcome.diagnostics.items())
+
+    def add_evaluation(self, number: int, split: str, evaluation: Evaluation, prefix: str = "") -> None:
+        """What a model does for every client."""
+        clients = range(len(evaluation.loss))
+        self._add(number, clients, split, f"{prefix}loss", evaluation.loss)
+        self._add(number, clients, split, f"{prefix}accuracy", evaluation.accuracy)
+
+    def _add(
+        self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray
+    ) -> None:
+        column = np.asarray(values, dtype=np.float64)
+        said = ~np.isnan(column)
+        if not said.any():
+            return
+        length = int(said.sum())
+        self._clients.append(
+            pa.record_batch(
+                [
+                    _constant(self.run, length),
+                    pa.array(np.full(length, number, dtype=np.int32)),
+                    pa.array(np.asarray(clients, dtype=np.int32)[said]),
+                    _constant(split, length),
+                    _constant(metric, length),
+                    pa.array(column[said]),
+                ],
+                schema=CLIENT_SCHEMA,
+            )
+        )
+
+    @property
+    def clients(self) -> pa.Table:
+        """run, round, client, split, metric, value."""
+        return pa.Table.from_batches(self._clients, CLIENT_SCHEMA).unify_dictionaries().combine_chunks()
+
+    @property
+    def rounds(self) -> pa.Table:
+        """run, round, metric, value."""
+        numbers, metrics, values = zip(*self._rounds, strict=True) if self._rounds else ((), (), ())
+        return pa.table(
+            {
+                "run": _constant(self.run, len(numbers)),
+                "round": pa.array(numbers, pa.int32()),
+                "metric": pa.array(metrics, pa.string()).dictionary_encode(),
+                "value": pa.array(values, pa.float64()),
+            },
+            schema=ROUND_SCHEMA,
+        )
+
+    def clear(self) -> None:
+        """Forget the rows, once they are written."""
+        self._clients.clear()
+        self._rounds.clear()
+
+
+def _constant(text: str, length: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(np.zeros(length, dtype=np.int32), pa.array([text]))

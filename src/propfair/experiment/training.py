@@ -1,0 +1,194 @@
+"""Runs the rounds of one training: evaluates, records, checkpoints, and stops cleanly."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from propfair.client import Workload
+from propfair.engines.base import Engine, Session
+from propfair.errors import ConfigError, DataError, TrainingError
+from propfair.evaluation import Evaluation
+from propfair.experiment.folder import Checkpoint, RunFolder
+from propfair.experiment.records import Records
+from propfair.federation import SPLITS, Split
+from propfair.params import FlatModel
+from propfair.server import Rounds, Server
+
+EndState = Literal["finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long to train and when to look.
+
+    Args:
+        rounds: communication rounds.
+        eval_every: rounds between evaluations of all clients; the last round is always evaluated.
+        eval_splits: what is evaluated then; splits that no client has are skipped.
+        checkpoint_every: rounds between checkpoints, if there is a run folder.
+    """
+
+    rounds: int = 50
+    eval_every: int = 10
+    eval_splits: tuple[Split, ...] = ("validation", "test")
+    checkpoint_every: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "eval_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; got {name}={getattr(self, name)}")
+
+
+class Progress(NamedTuple):
+    """What a watcher is told after each round."""
+
+    round: int
+    rounds: int
+    dropped: int  # clients that diverged in this round
+    evaluation: Evaluation | None  # of this round, on the first of the evaluated splits
+    seconds: float  # since the start
+
+
+@dataclass
+class Trained:
+    """The end of a training."""
+
+    state: EndState
+    rounds: int
+    reason: str
+    records: Records
+    model: dict[str, Tensor]  # state dict
+    evaluations: dict[Split, Evaluation] = field(default_factory=dict)  # of the last evaluated round
+    personal: dict[Split, Evaluation] = field(default_factory=dict)
+    num_dropped: int = 0
+    seconds: float = 0.0
+
+
+def fit(
+    module: nn.Module,
+    work: Workload,
+    *,
+    engine: Engine,
+    rounds: Rounds,
+    schedule: Schedule,
+    name: str = "run",
+    folder: RunFolder | None = None,
+    watch: Callable[[Progress], None] = lambda _: None,
+) -> Trained:
+    """Train, from the newest checkpoint of `folder` if it has one. Ctrl-C ends it after the round that is under way.
+
+    All clients diverging ends it too; the last good model is kept in both cases.
+    """
+    check_workload(module, work)
+    model = FlatModel(module, work.device)
+    began = time.monotonic()
+    with engine.start(model, work) as session:
+        server = Server(session, rounds, model.params, model.buffers)
+        trained = Trained("finished", 0, "", Records(name), {})
+        if folder is not None:
+            resume(server, session, folder)
+        try:
+            while server.round < schedule.rounds:
+                outcome = server.run_round()
+                trained.records.add_outcome(outcome)
+                trained.num_dropped += len(outcome.dropped)
+                last = server.round == schedule.rounds
+                due = last or server.round % schedule.eval_every == 0
+                if due:
+                    _evaluate(server, session, schedule, trained)
+                if folder is not None and (last or server.round % schedule.checkpoint_every == 0):
+                    save(server, session, folder, trained.records)
+                    folder.save_status("running", server.round)
+                shown = next(iter(trained.evaluations.values()), None) if due else None
+                watch(Progress(server.round, schedule.rounds, len(outcome.dropped), shown, time.monotonic() - began))
+        except KeyboardInterrupt:
+            trained.state, trained.reason = "interrupted", f"stopped by the user after round {server.round}"
+        except TrainingError as error:
+            trained.state, trained.reason = "failed", str(error)
+        trained.rounds, trained.seconds = server.round, time.monotonic() - began
+        if folder is not None and trained.state != "finished":
+            save(server, session, folder, trained.records)
+        trained.model = model.state_dict(server.released, server.buffers)
+    return trained
+
+
+def check_workload(module: nn.Module, work: Workload) -> None:
+    """Find what would only fail, or silently go wrong, in the middle of training."""
+    federation, classes = work.federation, work.federation.examples.num_classes
+    for name, tensor in federation.examples.tensors().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise DataError(f"the data has {bad} values that are nan or infinite (in {name!r}); clean them first")
+    labels = federation.examples.labels
+    if classes and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise DataError(
+            f"labels must lie in 0..{classes - 1}; found labels from {int(labels.min())} to {int(labels.max())}"
+        )
+    if isinstance(work.local.steps, tuple) and len(work.local.steps) != federation.num_clients:
+        raise ConfigError(f"local.steps lists {len(work.local.steps)} clients, but there are {federation.num_clients}")
+    few = federation.train[0][:2]
+    was_training = module.training
+    module.to(work.device).eval()
+    with torch.no_grad():
+        x, y = federation.examples.inputs(few).to(work.device), federation.examples.targets(few).to(work.device)
+        try:
+            output = module(x)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the model {type(module).__name__} does not take inputs of shape {tuple(x.shape[1:])}: {error}"
+            ) from None
+        if classes and (output.ndim != 2 or output.shape[1] != classes):
+            raise ConfigError(
+                f"the model's output must be [batch, {classes}] for {classes} classes; got {list(output.shape)}"
+            )
+        losses = work.loss(output, y)
+    if losses.shape != (len(few),):
+        raise ConfigError(
+            f"the loss must give one number for each example, [{len(few)}]; got {list(losses.shape)}. "
+            "Use reduction='none': propfair takes the mean itself."
+        )
+    module.train(was_training)
+
+
+def resume(server: Server, session: Session, folder: RunFolder) -> list[str]:
+    """Continue where the newest whole checkpoint stands; the warnings about damaged ones."""
+    checkpoint, warnings = folder.load_checkpoint()
+    if checkpoint is not None:
+        tensors = checkpoint.tensors
+        server.round = checkpoint.round
+        server.params, server.buffers = tensors["params"], tensors["buffers"]
+        server.state = {key.removeprefix("state."): t for key, t in tensors.items() if key.startswith("state.")}
+        memories: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            if key.startswith("memory."):
+                _, client, field_name = key.split(".")
+                memories.setdefault(int(client), {})[field_name] = tensor
+        session.restore(memories)
+    return warnings
+
+
+def save(server: Server, session: Session, folder: RunFolder, records: Records) -> None:
+    """Write a checkpoint of the whole training."""
+    tensors = {"params": server.params, "buffers": server.buffers}
+    tensors |= {f"state.{key}": tensor for key, tensor in server.state.items()}
+    for client, memory in session.memories.items():
+        tensors |= {f"memory.{client}.{key}": tensor for key, tensor in memory.items()}
+    folder.save_checkpoint(Checkpoint(server.round, tensors), records)
+
+
+def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Trained) -> None:
+    federation = session.work.federation
+    everyone = range(federation.num_clients)
+    for split in SPLITS:
+        if split not in schedule.eval_splits or not len(federation.split(split).values):
+            continue
+        evaluation = session.evaluate(server.released, server.buffers, split, everyone)
+        trained.evaluations[split] = evaluation
+        trained.records.add_evaluation(server.round, split, evaluation)
+        if session.work.algorithm.personal is not None:
+            trained.personal[split] = session.evaluate_personal(split, everyone)
+            trained.records.add_evaluation(server.round, split, trained.personal[split], "personal_")
