@@ -1,7 +1,6 @@
 """Who holds what: one shared data set and, for each client and split, the indices of its examples."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -11,35 +10,14 @@ from torch import Tensor
 
 from propfair.data.base import Examples
 from propfair.errors import DataError
+from propfair.partition import Partitioner
+from propfair.ragged import Ragged
+from propfair.split import Splitter
+
+__all__ = ["SPLITS", "Federation", "Ragged", "Split", "federate"]
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of unequal length in two tensors, so that 100,000 clients cost two allocations."""
-
-    values: Tensor  # [total]
-    offsets: Tensor  # [n + 1]
-
-    @staticmethod
-    def of(lists: Sequence[Tensor]) -> "Ragged":
-        """Pack a list of index tensors."""
-        lengths = torch.tensor([0, *(len(item) for item in lists)])
-        values = torch.cat([torch.as_tensor(item, dtype=torch.int64) for item in lists]) if lists else torch.empty(0)
-        return Ragged(values.to(torch.int64), lengths.cumsum(0))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, position: int) -> Tensor:
-        return self.values[self.offsets[position] : self.offsets[position + 1]]
-
-    @cached_property
-    def lengths(self) -> Tensor:
-        """[n]."""
-        return self.offsets.diff()
 
 
 @dataclass(frozen=True)
@@ -99,3 +77,31 @@ class Federation:
             digest.update(part.values.numpy().data)
             digest.update(part.offsets.numpy().data)
         return digest.hexdigest()[:16]
+
+
+def federate(
+    examples: Examples,
+    partitioner: Partitioner,
+    num_clients: int | None = None,
+    splitter: Splitter | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Deal a data set to clients and split each client's part.
+
+    Args:
+        examples: the data of all clients.
+        partitioner: who gets what.
+        num_clients: None where the data says it (partitioner "natural").
+        splitter: train, validation and test inside each client; None: 80 % / 0 / 20 %, stratified.
+        seed: decides the partition and the split, and nothing else.
+    """
+    splitter = splitter or Splitter()
+    labels = examples.labels
+    dealt = partitioner(labels, num_clients, seed, examples.user)
+    parts = splitter(dealt.clients, labels, seed)
+    if dealt.users is not None and examples.user_names:
+        names = tuple(examples.user_names[user] for user in dealt.users)
+    else:
+        names = tuple(map(str, range(len(dealt.clients))))
+    note = f"{partitioner}, seed {dealt.seed_used}, {dealt.tries} {'try' if dealt.tries == 1 else 'tries'}; {splitter}"
+    return Federation(examples, names, *parts, note=note)

@@ -1,0 +1,27 @@
+"""The 1,797 handwritten digits that come with scikit-learn: real data without a download."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from propfair.data.base import SOURCES, ArrayExamples, Source
+from propfair.errors import MissingExtraError
+
+
+@SOURCES.register("digits")
+@dataclass(frozen=True)
+class Digits(Source):
+    """Handwritten digits, 8x8 grey, 10 classes, 1,797 images (UCI, Alpaydin and Kaynak, 1998)."""
+
+    home = "bundled with scikit-learn"
+
+    def load(self, folder: Path | None = None) -> ArrayExamples:  # noqa: ARG002
+        """Read the images from the installed scikit-learn."""
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError:
+            raise MissingExtraError("data set 'digits'", "data") from None
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.images).to(torch.float32).div_(16).unsqueeze(1)  # pixels are 0 .. 16
+        return ArrayExamples(x, torch.from_numpy(bunch.target).to(torch.int64), num_classes=10)
