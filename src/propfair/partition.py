@@ -68,7 +68,7 @@ class Dirichlet(Partitioner):
         _check_positive("beta", self.beta, "Small values give few classes per client.")
         _check_retries(self.min_samples, self.max_tries)
 
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:  # noqa: ARG002
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         number = _check_number(labels, num_clients, self.min_samples)
         y = _class_labels(labels)
         order = np.argsort(y, kind="stable")
@@ -94,7 +94,7 @@ class Dirichlet(Partitioner):
 class Iid(Partitioner):
     """No skew: a shuffled deck, dealt in equal parts (sizes differ by at most one)."""
 
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:  # noqa: ARG002
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         number = _check_number(labels, num_clients, 1)
         deck = np.random.default_rng(seed).permutation(len(labels))
         lengths = np.full(number, len(deck) // number)
@@ -121,7 +121,7 @@ class DirichletQuantity(Partitioner):
         _check_positive("beta", self.beta, "Small values give unequal sizes.")
         _check_retries(self.min_samples, self.max_tries)
 
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:  # noqa: ARG002
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         number = _check_number(labels, num_clients, self.min_samples)
         total = np.array([len(labels)])
         best = -1
@@ -149,7 +149,7 @@ class Shards(Partitioner):
         if self.shards_per_client < 1:
             raise ConfigError(f"shards_per_client must be >= 1; got {self.shards_per_client}")
 
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:  # noqa: ARG002
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         number = _check_number(labels, num_clients, self.shards_per_client)
         rng = np.random.default_rng(seed)
         deck = rng.permutation(len(labels))
@@ -173,7 +173,7 @@ class Natural(Partitioner):
 
     min_samples: int = 1
 
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:  # noqa: ARG002
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         if user is None:
             raise ConfigError(
                 "partitioner 'natural' needs data with natural users (shakespeare, synthetic, or your own `user` "
@@ -209,7 +209,8 @@ def largest_remainder(quota: NDArray[np.float64], totals: Counts) -> Counts:
     counts = np.floor(quota).astype(np.int64)
     left = totals - counts.sum(1)
     rank = np.argsort(np.argsort(-(quota - counts), axis=1, kind="stable"), axis=1, kind="stable")
-    return counts + (rank < left[:, None])
+    counts += rank < left[:, None]
+    return counts
 
 
 def _by_owner(owner: NDArray[np.int64], index: NDArray[np.int64], number: int) -> Ragged:

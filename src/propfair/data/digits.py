@@ -16,7 +16,7 @@ class Digits(Source):
 
     home = "bundled with scikit-learn"
 
-    def load(self, folder: Path | None = None) -> ArrayExamples:  # noqa: ARG002
+    def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images from the installed scikit-learn."""
         try:
             from sklearn.datasets import load_digits

@@ -68,6 +68,7 @@ def from_datasets(
         placed: dict[str, Tensor] = {}
         for split, data in parts.items():
             pair = _read(data, f"client {name}" + (f" ({split})" if split else ""))
+            _check_classes(pair.y, num_classes, pair.where)
             placed[split] = torch.arange(start, start + len(pair.y))
             start += len(pair.y)
             pairs.append(pair)
@@ -86,8 +87,6 @@ def from_datasets(
                 f"{pair.where} has {_kind(pair)}"
             )
     x, y = torch.cat([pair.x for pair in pairs]), torch.cat([pair.y for pair in pairs])
-    for pair in pairs:
-        _check_classes(pair.y, num_classes, pair.where)
     examples = ArrayExamples(x, y, num_classes=_check_classes(y, num_classes, "data"))
     train, validation, test = (Ragged.of(lists[split]) for split in SPLITS)
     return Federation(examples, tuple(named), train, validation, test, note="own data")

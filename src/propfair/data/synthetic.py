@@ -60,7 +60,7 @@ class Synthetic(Source):
                 f"samples_per_user must be >= 0; got samples_per_user={self.samples_per_user}. 0 draws lognormal sizes."
             )
 
-    def load(self, folder: Path | None = None) -> Examples:  # noqa: ARG002
+    def load(self, folder: Path | None = None) -> Examples:
         """Make the examples; features over 256 MB are not kept but made again, the same, for each batch."""
         sizes = self._sizes()
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])

@@ -42,12 +42,12 @@ class ImportedModel(ModelSpec):
     def build(self, input_shape: Shape, num_classes: int) -> nn.Module:
         make = self._find()
         known = {"input_shape": input_shape, "num_classes": num_classes}
-        takes = inspect.signature(make).parameters
-        arguments = {**{key: value for key, value in known.items() if key in takes}, **self.options}
         try:
+            takes = inspect.signature(make).parameters
+            arguments = {**{key: value for key, value in known.items() if key in takes}, **self.options}
             module = make(**arguments)
-        except TypeError as error:
-            raise ConfigError(f"model {self.path!r} can't be called with {arguments}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model {self.path!r} can't be called with {dict(self.options)}: {error}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError(f"model {self.path!r} must give a torch.nn.Module; got {type(module).__name__}")
         return module
