@@ -1,5 +1,6 @@
 """The one client program: local training from the received model. Every engine runs this and nothing else."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,7 @@ from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.errors import ConfigError, unknown
 from propfair.federation import Federation
 from propfair.params import FlatModel
-from propfair.seeds import derive, generator
+from propfair.seeds import derive, generator, shuffles
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -105,22 +106,24 @@ class Report(NamedTuple):
 def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tensor]:
     """The example indices of each local batch, in the order of this (seed, round, client)."""
     index = work.federation.train[client]
-    rng = generator(work.seed, "batches", round_, client)
     left = work.local.num_steps(client, len(index))
-    while left > 0:
-        shuffled = index[torch.randperm(len(index), generator=rng)]
-        batches = torch.split(shuffled, work.local.batch_size)[:left]
-        left -= len(batches)
+    for epoch in itertools.count():
+        order = shuffles(work.seed, round_, epoch, [client], torch.tensor([len(index)]))
+        batches = torch.split(index[order], work.local.batch_size)[:left]
         yield from batches
+        left -= len(batches)
+        if left == 0:
+            return
 
 
 def run_client(
     model: FlatModel, work: Workload, round_: int, order: Order, client: ClientId,
-    received: Tensor, buffers: Tensor, memory: Memory | None,
+    received: Tensor, buffers: Tensor, memory: Memory | None, out: Tensor | None = None,
 ) -> tuple[Report, Tensor, Memory | None]:  # fmt: skip
     """Train one client from the received model.
 
-    Returns its report, its update `local - received` [P] and its new memory. The new buffers are left in `model`.
+    Returns its report, its update `local - received` [P], in `out` if that is given, and its new memory. The new
+    buffers are left in `model`.
     Torch's global generator is seeded for the model's own randomness (dropout); the engine restores it.
     """
     algorithm, personal = work.algorithm, work.algorithm.personal
@@ -141,7 +144,7 @@ def run_client(
     model.load(received, buffers)
     lr = work.local.lr * order.lr_scale
     losses, sizes = _train(model, work, round_, client, lambda loss: algorithm.objective(loss, order), lr)
-    delta = model.params - received
+    delta = torch.sub(model.params, received, out=out)
     norm2 = float(torch.dot(delta, delta))
     report = Report(
         client=client,

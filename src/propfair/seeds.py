@@ -1,11 +1,13 @@
 """All randomness is a pure function of (seed, what for, round, client). The global generators are never used up."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 Purpose = Literal["init", "cohort", "batches", "model", "partition", "split", "bootstrap"]
 _PURPOSES: dict[Purpose, int] = {
@@ -22,6 +24,36 @@ def derive(seed: int, purpose: Purpose, *key: int) -> int:
 def generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
     """A CPU generator seeded by `derive`."""
     return torch.Generator().manual_seed(derive(seed, purpose, *key))
+
+
+def shuffles(seed: int, round_: int, epoch: int, clients: Sequence[int], lengths: Tensor) -> Tensor:
+    """For each client a random order of its `lengths` [K] items, end to end: [sum of lengths].
+
+    Each order is a pure function of (seed, round, epoch, client): the items are sorted by the numbers of a SplitMix64
+    stream. A cohort is shuffled in one sort, which takes a hundredth of the time of a generator for each client.
+
+    >>> together = shuffles(0, 1, 0, [3, 5], torch.tensor([4, 3]))
+    >>> torch.equal(together[4:], shuffles(0, 1, 0, [5], torch.tensor([3])))
+    True
+    """
+    sizes = lengths.numpy()
+    owner = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    item = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    streams = _mix(np.asarray(clients, dtype=np.uint64) * _GOLDEN + np.uint64(derive(seed, "batches", round_, epoch)))
+    numbers = _mix(streams[owner] + item.astype(np.uint64) * _GOLDEN)
+    keys = (owner << np.uint64(44)) | (numbers >> np.uint64(20))
+    order = torch.sort(torch.from_numpy(keys.view(np.int64)), stable=True).indices
+    return torch.from_numpy(item)[order]
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 @contextlib.contextmanager
