@@ -56,7 +56,7 @@ class Registry(Generic[T]):
                 part.__qualname__,
             ):
                 raise ConfigError(f"two {self.kind}s are called {name!r}: {known.__module__} and {part.__module__}")
-            part.name = name
+            part.name = name  # type: ignore[attr-defined]
             self._parts[name] = typing.cast("type[T]", part)
             return part
 

@@ -147,13 +147,14 @@ class RunFolder:
         for old in sorted(self._checkpoints.glob("state-*.safetensors"))[:-_KEPT_CHECKPOINTS]:
             old.unlink()
 
-    def finish(self) -> None:
-        """Join the parts of the records into one file each and drop the checkpoints."""
+    def finish(self, *, keep_checkpoints: bool = False) -> None:
+        """Join the parts of the records into one file each; drop the checkpoints, unless the run is to be resumed."""
         for kind, schema in (("records", CLIENT_SCHEMA), ("rounds", ROUND_SCHEMA)):
             table = self._table(kind, schema)
             with replacing(self.path / f"{kind}.parquet") as temporary:
                 pq.write_table(table, temporary)
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if not keep_checkpoints:
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
 
     def load_checkpoint(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and a warning for each damaged one that was passed over.
@@ -175,10 +176,9 @@ class RunFolder:
         return found, warnings
 
     def _table(self, kind: str, schema: pa.Schema) -> pa.Table:
-        whole = self.path / f"{kind}.parquet"
-        parts = [whole] if whole.exists() else sorted(self._checkpoints.glob(f"{kind}-*.parquet"))
+        parts = sorted(self._checkpoints.glob(f"{kind}-*.parquet")) or [self.path / f"{kind}.parquet"]
         try:
-            tables = [pq.read_table(part, schema=schema) for part in parts]
+            tables = [pq.read_table(part, schema=schema) for part in parts if part.exists()]
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{self.path}: can't read the {kind}: {error}") from None
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()

@@ -12,8 +12,15 @@ from propfair.server import Outcome
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 CLIENT_SCHEMA = pa.schema(
-    [("run", _TEXT), ("round", pa.int32()), ("client", pa.int32()), ("split", _TEXT), ("metric", _TEXT), ("value", pa.float64())]
-)  # fmt: skip
+    [
+        ("run", _TEXT),
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("split", _TEXT),
+        ("metric", _TEXT),
+        ("value", pa.float64()),
+    ]
+)
 ROUND_SCHEMA = pa.schema([("run", _TEXT), ("round", pa.int32()), ("metric", _TEXT), ("value", pa.float64())])
 
 

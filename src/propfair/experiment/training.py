@@ -83,7 +83,6 @@ def fit(
 
     All clients diverging ends it too; the last good model is kept in both cases.
     """
-    check_workload(module, work)
     model = FlatModel(module, work.device)
     began = time.monotonic()
     with engine.start(model, work) as session:

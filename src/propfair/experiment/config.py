@@ -1,0 +1,193 @@
+"""The config of a run: TOML plus dotted overrides, validated before anything is loaded."""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from propfair.algorithms.base import ALGORITHMS, Algorithm
+from propfair.client import LocalTraining
+from propfair.data.base import SOURCES, Source
+from propfair.engines.base import ENGINES, Engine
+from propfair.errors import ConfigError, unknown
+from propfair.experiment.training import Schedule
+from propfair.models.base import ModelSpec, make_model
+from propfair.partition import PARTITIONERS, Partitioner
+from propfair.server import Rounds
+from propfair.split import Splitter
+
+
+class Part(BaseModel):
+    """A named part and its options: `{name = "propfair", M = 5.0}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All but the name and what the section itself knows."""
+        return dict(self.model_extra or {})
+
+
+class DataSection(Part):
+    """The data set, who gets what, and the split inside each client."""
+
+    name: str = "digits"
+    folder: Path | None = None
+    num_clients: int | None = Field(default=None, ge=1)
+    partition: Part | None = None
+    split: Splitter | None = None
+    seed: int = Field(default=0, ge=0)
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run. Sections: data, model, algorithm, local, server, engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: int = Field(default=0, ge=0)
+    device: str = "cpu"
+    data: DataSection = DataSection()
+    model: Part = Part(name="mlp")
+    algorithm: Part = Part(name="propfair")
+    local: LocalTraining = LocalTraining()
+    server: Rounds = Rounds()
+    engine: Part = Part(name="inprocess")
+    schedule: Schedule = Schedule()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        """Build every part once, so that a wrong name or option shows before any data is read."""
+        self.make_algorithm()
+        self.make_engine()
+        self.make_model()
+        self.make_source()
+        self.make_partitioner()
+        return self
+
+    def make_algorithm(self) -> Algorithm:
+        return ALGORITHMS.make(self.algorithm.name, self.algorithm.options)
+
+    def make_engine(self) -> Engine:
+        return ENGINES.make(self.engine.name, self.engine.options)
+
+    def make_model(self) -> ModelSpec:
+        return make_model(self.model.name, self.model.options)
+
+    def make_source(self) -> Source:
+        return SOURCES.make(self.data.name, self.data.options)
+
+    def make_partitioner(self) -> Partitioner | None:
+        part = self.data.partition
+        return None if part is None else PARTITIONERS.make(part.name, part.options)
+
+    def to_toml(self) -> str:
+        """The resolved config, as it can be read back."""
+        return _toml(_without_none(self.model_dump(mode="json")))
+
+
+def load_config(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
+    """Read a TOML file (or start from the defaults) and apply overrides such as `algorithm.M=5` or `data=cifar10`."""
+    content: dict[str, Any] = {}
+    if path is not None:
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"can't read the config {path}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return make_config(content, overrides)
+
+
+def make_config(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
+    """The config from nested values and overrides."""
+    merged = json.loads(json.dumps(content, default=str))
+    for key, value in sorted((parse_override(text) for text in overrides), key=lambda pair: pair[0].count(".")):
+        _assign(merged, key, value)
+    for section in ("data", "model", "algorithm", "engine"):
+        _name_only(merged, section)
+    if isinstance(merged.get("data"), dict):
+        _name_only(merged["data"], "partition")
+    _check_keys(merged)
+    try:
+        return RunConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(dict(item)) for item in error.errors())) from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key.path=value`; the value is read as TOML where it is TOML, and as text otherwise."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"an override has the form key=value, such as algorithm.M=5; got {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _assign(content: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    place = content
+    for name in path:
+        _name_only(place, name)
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{key} can't be set: {name} is {place!r}, not a section")
+    place[last] = value
+
+
+def _name_only(content: dict[str, Any], section: str) -> None:
+    """`data = "cifar10"` is short for `data = {name = "cifar10"}`."""
+    if isinstance(content.get(section), str):
+        content[section] = {"name": content[section]}
+
+
+def _check_keys(content: Mapping[str, Any]) -> None:
+    fixed: dict[str, type] = {"local": LocalTraining, "server": Rounds, "schedule": Schedule}
+    for key, value in content.items():
+        if key not in RunConfig.model_fields:
+            owner = [s for s, kind in fixed.items() if key in {f.name for f in dataclasses.fields(kind)}]
+            if owner:
+                raise ConfigError(f"unknown config key {key!r}. Did you mean '{owner[0]}.{key}'?")
+            raise unknown("config key", key, RunConfig.model_fields)
+        kind = fixed.get(key)
+        for name in value if kind is not None and isinstance(value, dict) else ():
+            known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+            if name not in known:
+                raise unknown(f"config key in [{key}]:", name, known)
+    split = content.get("data", {}).get("split") if isinstance(content.get("data"), dict) else None
+    for name in split or ():
+        known = [f.name for f in dataclasses.fields(Splitter)]
+        if name not in known:
+            raise unknown("config key in [data.split]:", name, known)
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    place = ".".join(str(part) for part in error["loc"])
+    return f"{place}: {error['msg'].removeprefix('Value error, ')}; got {error['input']!r}"
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _toml(content: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML for nested tables of JSON values, which is all a config holds."""
+    plain = {key: value for key, value in content.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    text = f"[{prefix}]\n" * bool(prefix and (plain or not tables)) + "".join(line + "\n" for line in lines)
+    parts = [text] if text else []
+    parts += [_toml(value, f"{prefix}.{key}" if prefix else key) for key, value in tables.items()]
+    return "\n".join(parts)

@@ -1,0 +1,50 @@
+"""Where a run took place: versions, machine, code."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import propfair
+
+_PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "ray", "flwr")
+
+
+def describe_environment(seed: int, engine: str) -> dict[str, Any]:
+    """All that may explain a difference between two runs of one config."""
+    return {
+        "propfair": propfair.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "git_commit": _git_commit(),
+        "seed": seed,
+        "engine": engine,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Of the folder the command runs in: the user's experiment, not an installed package."""
+    try:
+        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said.stdout.strip() or None
