@@ -1,6 +1,7 @@
 """The one client program: local training from the received model. Every engine runs this and nothing else."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -96,11 +97,27 @@ class Report(NamedTuple):
 
     client: ClientId
     num_steps: int
-    finite: bool  # False: the client diverged, and its update is not used
+    finite: bool  # False: the client diverged or gave no answer, and its update is not used
     norm2: float  # ||delta||^2
     first_loss: float  # mean loss of the first batch: of the model received
     running_loss: float  # mean over all examples seen while training
     observed: Mapping[str, float]
+    full_loss: float = math.nan  # of the model received on all training examples, if the client measures it itself
+
+    @classmethod
+    def none(cls, client: ClientId) -> "Report":
+        """Stands for a client that gave no answer."""
+        return cls(client, 0, False, math.nan, math.nan, math.nan, {})
+
+    @property
+    def answered(self) -> bool:
+        """False: the client was lost or too slow, and took no part in the round."""
+        return self.num_steps > 0
+
+    def received_loss(self, source: LossSource) -> float:
+        """The loss of the model received, from the named source."""
+        known = {"before_full": self.full_loss, "first_batch": self.first_loss, "running_mean": self.running_loss}
+        return known[source]
 
 
 def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """The round loop. What is decided comes from the `Algorithm`; what is computed, from the engine's `Session`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId, Cohort, Needs, State, as_floats, effective_clients
-from propfair.client import LossSource, Report
+from propfair.client import LossSource, Report, Workload
 from propfair.engines.base import Block, Job, Session
 from propfair.errors import ConfigError, TrainingError
 from propfair.seeds import generator
 
 Sampling = Literal["uniform", "samples"]
+Losses = Callable[[Tensor, Tensor, Sequence[ClientId]], Tensor]  # (params, buffers, clients) -> [K], see Session.losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +60,26 @@ class Outcome:
     clients: tuple[ClientId, ...]
     weights: Tensor  # [K], 0 for dropped clients
     loss: Tensor  # [K], of the model received
-    dropped: tuple[ClientId, ...]  # diverged: loss or update not finite
+    dropped: tuple[ClientId, ...]  # loss or update not finite, or no answer
     reports: Mapping[ClientId, Report]
     diagnostics: Mapping[str, float]
 
 
-class Server:
-    """Holds the global model and the algorithm's state between rounds; `run_round` moves both on by one.
+@dataclass(frozen=True)
+class Plan:
+    """A round before its clients train."""
+
+    everyone: tuple[ClientId, ...]  # sampled; the job has only those with a finite loss
+    cohort: Cohort
+    job: Job
+    state: State | None  # the next one, of rules that weigh before training
+    late: bool  # the losses come with the reports
+
+
+class Aggregator:
+    """Holds the global model and the algorithm's state; `plan` and `conclude` are the two halves of a round.
+
+    It knows no engine, so that clients behind a network are weighed by the same code as simulated ones.
 
     Attributes:
         round: rounds done so far.
@@ -73,31 +87,40 @@ class Server:
         state: of the algorithm.
     """
 
-    def __init__(self, session: Session, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
-        self.session, self.work, self.rounds = session, session.work, rounds
+    def __init__(self, work: Workload, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
+        self.work, self.rounds = work, rounds
         self.round = 0
         self.params, self.buffers = params.clone(), buffers.clone()
         self.state: State = self.work.algorithm.init(self.work.federation.share)
         self._size = rounds.cohort_size(self.work.federation.num_clients)
 
-    def run_round(self) -> Outcome:
-        """Sample, order, train, weigh, step."""
+    def plan(self, losses: Losses | None) -> Plan:
+        """Sample and order, and weigh if the rule can before training.
+
+        `losses` measures the model on clients' training sets; None: clients do it themselves and report it.
+        """
         algorithm, number = self.work.algorithm, self.round + 1
+        late = bool(algorithm.needs & Needs.LOSS) and (losses is None or self.rounds.loss_source != "before_full")
         everyone = self._sample(number)
-        cohort = self._cohort(number, *self._losses(everyone))  # without clients whose loss is not finite
-        early, state = self._early_weights(cohort)
+        cohort = self._cohort(number, *self._measured(everyone, None if late else losses))
+        early, state = (None, None) if late else self._early_weights(cohort)
         job = Job(
             round=number, params=self.params, buffers=self.buffers, clients=cohort.clients,
             orders=tuple(algorithm.order(client, self.state) for client in cohort.clients),
             weights=early, share=cohort.share,
         )  # fmt: skip
+        return Plan(everyone, cohort, job, state, late)
+
+    def conclude(self, plan: Plan, blocks: Iterable[Block]) -> Outcome:
+        """Weigh what the clients of the planned round sent back, and step."""
+        algorithm, job, early, state = self.work.algorithm, plan.job, plan.job.weights, plan.state
         sums = _Sums(job)
-        for block in self.session.train(job):
+        for block in blocks:
             sums.add(block)
 
         alive = torch.tensor([report.finite for report in sums.reports])
-        self._check_alive(number, everyone, sums.reports)
-        cohort = self._with_reports(cohort.select(alive), sums)
+        self._check_alive(job.round, plan.everyone, sums.reports)
+        cohort = self._with_reports(plan.cohort.select(alive), sums, plan.late)
         if early is None or state is None:
             weights, state = algorithm.weigh(cohort, self.state)
         else:  # known since before training: those who are left share the weight of those who are not
@@ -110,8 +133,8 @@ class Server:
         self.params = self.params + self.rounds.server_lr * update
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
-        self.state, self.round = algorithm.absorb(self.params, state), number
-        return self._outcome(everyone, cohort, weights, sums.reports)
+        self.state, self.round = algorithm.absorb(self.params, state), job.round
+        return self._outcome(plan.everyone, cohort, weights, sums.reports)
 
     @property
     def released(self) -> Tensor:
@@ -129,10 +152,11 @@ class Server:
             chosen = torch.randperm(total, generator=rng)[: self._size]
         return tuple(sorted(chosen.tolist()))
 
-    def _losses(self, clients: tuple[ClientId, ...]) -> tuple[tuple[ClientId, ...], Tensor]:
-        if not self.work.algorithm.needs & Needs.LOSS or self.rounds.loss_source != "before_full":
+    def _measured(self, clients: tuple[ClientId, ...], losses: Losses | None) -> tuple[tuple[ClientId, ...], Tensor]:
+        """The clients whose loss is finite, and their losses; all clients and nan where no loss is asked for."""
+        if losses is None or not self.work.algorithm.needs & Needs.LOSS:
             return clients, torch.full((len(clients),), torch.nan, dtype=torch.float64)
-        loss = self.session.losses(self.params, self.buffers, clients)
+        loss = losses(self.params, self.buffers, clients)
         finite = loss.isfinite()
         if not finite.any():
             raise TrainingError(
@@ -153,18 +177,15 @@ class Server:
     def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:
         """Weights that are known before training, with the next state; or the prior of a rule, without."""
         algorithm = self.work.algorithm
-        if algorithm.needs & Needs.LOSS and self.rounds.loss_source != "before_full":
-            return None, None
         if not algorithm.needs & (Needs.NORMS | Needs.GRAM):
             return algorithm.weigh(cohort, self.state)
         return algorithm.prior(cohort, self.state), None
 
-    def _with_reports(self, cohort: Cohort, sums: "_Sums") -> Cohort:
+    def _with_reports(self, cohort: Cohort, sums: "_Sums", late: bool) -> Cohort:
         """The cohort with what its clients reported and, for rules that ask, the geometry of their updates."""
         reports = [report for report in sums.reports if report.finite]
-        if self.work.algorithm.needs & Needs.LOSS and self.rounds.loss_source != "before_full":
-            first = self.rounds.loss_source == "first_batch"
-            cohort = replace(cohort, loss=as_floats([r.first_loss if first else r.running_loss for r in reports]))
+        if late:
+            cohort = replace(cohort, loss=as_floats([r.received_loss(self.rounds.loss_source) for r in reports]))
         names = sorted({name for report in reports for name in report.observed})
         return replace(
             cohort,
@@ -175,12 +196,16 @@ class Server:
 
     def _check_alive(self, number: int, everyone: tuple[ClientId, ...], reports: list[Report]) -> None:
         lost = sorted(set(everyone) - {report.client for report in reports if report.finite})
-        if lost and (self.rounds.strict or len(lost) == len(everyone)):
-            who = f"client {lost[0]}" if len(lost) < len(everyone) else "every client"
-            raise TrainingError(
-                f"round {number}: {who} diverged (loss or update not finite). The model of round {number - 1} is kept. "
-                f"Lower local.lr (now {self.work.local.lr}){' or set strict=false' if self.rounds.strict else ''}."
-            )
+        if not lost or (len(lost) < len(everyone) and not self.rounds.strict):
+            return
+        who = f"client {lost[0]}" if len(lost) < len(everyone) else "every client"
+        diverged = set(lost) - {report.client for report in reports if not report.answered}
+        what = "diverged (loss or update not finite)" if diverged else "gave no answer"
+        way_out = f"Lower local.lr (now {self.work.local.lr})" if diverged else "See the events of this round"
+        raise TrainingError(
+            f"round {number}: {who} {what}. The model of round {number - 1} is kept. "
+            f"{way_out}{' or set strict=false' if self.rounds.strict else ''}."
+        )
 
     def _outcome(
         self, everyone: tuple[ClientId, ...], cohort: Cohort, weights: Tensor, reports: list[Report]
@@ -202,6 +227,19 @@ class Server:
                 **self.work.algorithm.diagnose(cohort, weights, self.state),
             },
         )
+
+
+class Server(Aggregator):
+    """The rounds of a simulation: an aggregator whose clients run in an engine's session."""
+
+    def __init__(self, session: Session, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
+        super().__init__(session.work, rounds, params, buffers)
+        self.session = session
+
+    def run_round(self) -> Outcome:
+        """Sample, order, train, weigh, step."""
+        plan = self.plan(self.session.losses)
+        return self.conclude(plan, self.session.train(plan.job))
 
 
 class _Sums:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -50,11 +50,26 @@ class Block:
     buffers: Tensor  # [B], sum of share_k buffers_k
 
 
+class Event(NamedTuple):
+    """Something that went wrong in a round and was dealt with."""
+
+    round: int
+    kind: str  # "rerun": the clients were run again; "lost": they took no part
+    clients: tuple[ClientId, ...]
+    detail: str  # for people
+
+
 class Session(ABC):
-    """An engine at work: holds models, workers and client memories until it is closed."""
+    """An engine at work: holds models, workers and client memories until it is closed.
+
+    Attributes:
+        work: what clients need, and what never changes during a run.
+        events: what went wrong and was dealt with, oldest first; whoever records them empties the list.
+    """
 
     def __init__(self, work: Workload) -> None:
         self.work = work
+        self.events: list[Event] = []
 
     @abstractmethod
     def train(self, job: Job) -> Iterator[Block]:

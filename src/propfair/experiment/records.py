@@ -7,6 +7,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
+from propfair.engines.base import Event
 from propfair.evaluation import Evaluation
 from propfair.server import Outcome
 
@@ -28,7 +29,7 @@ class Records:
     """Collects the rows of a run. Values that are nan say nothing and are left out.
 
     Splits are train, validation and test for measured models, and `round` for what a round did to a client:
-    `weight`, `received_loss`, `dropped`, and whatever the algorithm observes.
+    `weight`, `received_loss`, `dropped`, the kinds of engine events, and whatever the algorithm observes.
     """
 
     def __init__(self, run: str) -> None:
@@ -44,9 +45,13 @@ class Records:
         self._add(number, outcome.dropped, "round", "dropped", np.ones(len(outcome.dropped)))
         names = sorted({name for report in outcome.reports.values() for name in report.observed})
         for name in names:
-            have = [client for client in clients if client in outcome.reports]
+            have = [c for c in clients if c in outcome.reports and name in outcome.reports[c].observed]
             self._add(number, have, "round", name, np.array([outcome.reports[c].observed[name] for c in have]))
         self._rounds.extend((number, name, value) for name, value in outcome.diagnostics.items())
+
+    def add_event(self, event: Event) -> None:
+        """The clients that an engine had to run again or to leave out."""
+        self._add(event.round, event.clients, "round", event.kind, np.ones(len(event.clients)))
 
     def add_evaluation(self, number: int, split: str, evaluation: Evaluation, prefix: str = "") -> None:
         """What a model does for every client."""

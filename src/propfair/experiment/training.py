@@ -94,6 +94,9 @@ def fit(
             while server.round < schedule.rounds:
                 outcome = server.run_round()
                 trained.records.add_outcome(outcome)
+                for event in session.events:
+                    trained.records.add_event(event)
+                session.events.clear()
                 trained.num_dropped += len(outcome.dropped)
                 last = server.round == schedule.rounds
                 due = last or server.round % schedule.eval_every == 0
