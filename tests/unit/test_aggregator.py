@@ -1,0 +1,98 @@
+"""The two halves of a round: what comes before clients train, and what is made of their answers."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from propfair.algorithms.base import Algorithm, Cohort, Needs, State
+from propfair.algorithms.fedavg import FedAvg
+from propfair.client import LocalTraining, Report, Workload
+from propfair.data import ArrayExamples
+from propfair.engines.base import Block
+from propfair.engines.inprocess import InProcess, InProcessSession
+from propfair.errors import TrainingError
+from propfair.federation import Federation, Ragged
+from propfair.params import FlatModel
+from propfair.server import Aggregator, Rounds, Server
+
+SIZES = [20, 10, 30]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLoss(Algorithm):
+    """Weights in proportion to the losses."""
+
+    name = "by_loss"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs.LOSS
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        return cohort.loss / cohort.loss.sum(), state
+
+
+def workload(algorithm: Algorithm) -> Workload:
+    rng = torch.Generator().manual_seed(0)
+    total = sum(SIZES)
+    examples = ArrayExamples(
+        torch.randn(total, 4, generator=rng), torch.randint(3, (total,), generator=rng), num_classes=3
+    )
+    train = Ragged.of(list(torch.split(torch.arange(total), SIZES)))
+    nothing = Ragged.of([torch.empty(0)] * len(SIZES))
+    return Workload(Federation(examples, ("a", "b", "c"), train, nothing, nothing), algorithm, LocalTraining(lr=0.1))
+
+
+def start(algorithm: Algorithm) -> tuple[InProcessSession, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = FlatModel(nn.Linear(4, 3))
+    return InProcess().start(model, workload(algorithm)), model.params.clone(), model.buffers
+
+
+def test_losses_that_come_with_the_reports_give_the_weights_of_losses_measured_before() -> None:
+    session, params, buffers = start(ByLoss())
+    before = Server(session, Rounds(), params, buffers)
+    after = Aggregator(session.work, Rounds(), params, buffers)
+
+    expected = before.run_round()
+    plan = after.plan(None)
+    loss = session.losses(params, buffers, plan.job.clients).tolist()
+    blocks = [
+        replace(b, reports=tuple(r._replace(full_loss=loss[r.client]) for r in b.reports))
+        for b in session.train(plan.job)
+    ]
+    outcome = after.conclude(plan, blocks)
+
+    assert plan.job.weights is None
+    assert torch.equal(outcome.weights, expected.weights)
+    assert torch.equal(outcome.loss, expected.loss)
+    assert torch.allclose(after.params, before.params, atol=1e-7)
+
+
+def test_a_client_without_an_answer_is_left_out_and_the_others_share_its_weight() -> None:
+    session, params, buffers = start(FedAvg())
+    server = Aggregator(session.work, Rounds(), params, buffers)
+    plan = server.plan(session.losses)
+    delta = torch.ones_like(params)
+    reports = (Report(0, 1, True, 1.0, 1.0, 1.0, {}), Report.none(1), Report(2, 1, True, 1.0, 1.0, 1.0, {}))
+    assert plan.job.weights is not None
+    sent = float(plan.job.weights[0] + plan.job.weights[2])
+    outcome = server.conclude(plan, [Block(reports, delta * sent, buffers)])
+
+    assert outcome.dropped == (1,)
+    assert outcome.weights.tolist() == pytest.approx([20 / 50, 0, 30 / 50])
+    assert torch.allclose(server.params, params + delta)
+
+
+def test_strict_tells_a_silent_client_from_a_diverged_one() -> None:
+    session, params, buffers = start(FedAvg())
+    server = Aggregator(session.work, Rounds(strict=True), params, buffers)
+    good = Report(0, 1, True, 1.0, 1.0, 1.0, {})
+    nothing = torch.zeros_like(params)
+    with pytest.raises(TrainingError, match=r"client 1 gave no answer.*strict=false"):
+        server.conclude(server.plan(None), [Block((good, Report.none(1), good._replace(client=2)), nothing, buffers)])
+    diverged = good._replace(client=1, finite=False)
+    with pytest.raises(TrainingError, match=r"client 1 diverged.*local\.lr"):
+        server.conclude(server.plan(None), [Block((good, diverged, good._replace(client=2)), nothing, buffers)])
