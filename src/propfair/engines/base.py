@@ -6,7 +6,7 @@ this order is part of the contract: it lets an engine reduce a block wherever it
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
@@ -48,6 +48,29 @@ class Block:
     reports: tuple[Report, ...]
     update: Tensor  # [P], sum of weights_k delta_k; or [k, P], the finite clients' updates, if weights were not given
     buffers: Tensor  # [B], sum of share_k buffers_k
+
+
+Row = tuple[Report, Tensor, Tensor]  # of one client: its report, its update [P] and its buffers [B]
+
+
+def reduce_block(job: Job, positions: Iterable[int], rows: Iterable[Row]) -> Block:
+    """Sum what the clients at these positions of the cohort sent, in order: the sum that every engine must give."""
+    reports, kept = [], []
+    total = torch.zeros_like(job.params)
+    buffers = torch.zeros_like(job.buffers)
+    for position, (report, delta, own_buffers) in zip(positions, rows, strict=True):
+        reports.append(report)
+        if not report.finite:
+            continue
+        if job.weights is None:
+            kept.append(delta)
+        else:
+            total.add_(delta, alpha=float(job.weights[position]))
+        if len(buffers):
+            buffers.add_(own_buffers, alpha=float(job.share[position]))
+    if job.weights is None:
+        total = torch.stack(kept) if kept else total.new_empty(0, len(total))
+    return Block(tuple(reports), total, buffers)
 
 
 class Event(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from propfair.algorithms.base import ClientId
 from propfair.client import Memory, Workload, run_client
-from propfair.engines.base import ENGINES, Block, Engine, Job, Session
+from propfair.engines.base import ENGINES, Block, Engine, Job, Row, Session, reduce_block
 from propfair.errors import ConfigError
 from propfair.evaluation import Evaluation, chunks, gather, measure
 from propfair.federation import Federation, Split
@@ -47,38 +47,30 @@ class InProcessSession(Session):
         self._memories: dict[ClientId, Memory] = {}
 
     def train(self, job: Job) -> Iterator[Block]:
-        with self._threads_set(), untouched_global_rng():
-            for positions in job.blocks():
-                yield self._block(job, positions)
+        with torch_threads(self._threads), untouched_global_rng():
+            for block in job.blocks():
+                positions = range(block.start, block.stop)
+                yield reduce_block(job, positions, (self._row(job, position) for position in positions))
 
-    def _block(self, job: Job, positions: slice) -> Block:
-        reports, kept = [], []
-        total = torch.zeros_like(job.params)
-        buffers = torch.zeros_like(job.buffers)
-        for position in range(positions.start, positions.stop):
-            client = job.clients[position]
-            report, delta, memory = run_client(
-                self.model, self.work, job.round, job.orders[position], client,
-                job.params, job.buffers, self._memories.get(client),
-            )  # fmt: skip
-            reports.append(report)
-            if memory is not None:
-                self._memories[client] = memory
-            if not report.finite:
-                continue
-            if job.weights is None:
-                kept.append(delta)
-            else:
-                total.add_(delta, alpha=float(job.weights[position]))
-            if len(buffers):
-                buffers.add_(self.model.buffers, alpha=float(job.share[position]))
-        if job.weights is None:
-            total = torch.stack(kept) if kept else total.new_empty(0, len(total))
-        return Block(tuple(reports), total, buffers)
+    def rows(self, job: Job) -> Iterator[Row]:
+        """Every client by itself, in order: for engines that sum elsewhere."""
+        with torch_threads(self._threads), untouched_global_rng():
+            for position in range(len(job.clients)):
+                yield self._row(job, position)
+
+    def _row(self, job: Job, position: int) -> Row:
+        client = job.clients[position]
+        report, delta, memory = run_client(
+            self.model, self.work, job.round, job.orders[position], client,
+            job.params, job.buffers, self._memories.get(client),
+        )  # fmt: skip
+        if memory is not None:
+            self._memories[client] = memory
+        return report, delta, self.model.buffers
 
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
         self.model.load(params, buffers)
-        with self._threads_set():
+        with torch_threads(self._threads):
             return [measure(self.model, self.work.federation.examples, self.work.loss, batch) for batch in batches]
 
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
@@ -98,15 +90,17 @@ class InProcessSession(Session):
     def restore(self, memories: Mapping[ClientId, Memory]) -> None:
         self._memories = {client: dict(memory) for client, memory in memories.items()}
 
-    @contextlib.contextmanager
-    def _threads_set(self) -> Iterator[None]:
-        before = torch.get_num_threads()
-        if self._threads:
-            torch.set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Run with this many torch threads; 0 leaves the setting alone."""
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def on_device(federation: Federation, device: str) -> Federation:
