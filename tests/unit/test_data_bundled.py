@@ -9,7 +9,8 @@ import torch
 from propfair.data import SOURCES, synthetic
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.federation import federate
-from propfair.partition import Natural
+from propfair.models import MODELS
+from propfair.partition import PARTITIONERS, Natural
 
 
 def test_digits() -> None:
@@ -81,3 +82,11 @@ def test_a_user_does_not_depend_on_the_others() -> None:
 def test_bad_synthetic_options(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         SOURCES.make("synthetic", options)
+
+
+@pytest.mark.parametrize("name", SOURCES.names())
+def test_every_source_has_a_usable_protocol(name: str) -> None:
+    protocol = SOURCES.get(name).protocol
+    assert protocol.model in MODELS.names()
+    assert protocol.partitioner.name in PARTITIONERS.names()
+    assert protocol.num_clients is None or protocol.num_clients >= 2

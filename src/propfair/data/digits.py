@@ -5,8 +5,10 @@ from pathlib import Path
 
 import torch
 
-from propfair.data.base import SOURCES, ArrayExamples, Source
+from propfair.data.base import SOURCES, ArrayExamples, Protocol, Source
 from propfair.errors import MissingExtraError
+from propfair.partition import Dirichlet
+from propfair.split import Splitter
 
 
 @SOURCES.register("digits")
@@ -15,6 +17,7 @@ class Digits(Source):
     """Handwritten digits, 8x8 grey, 10 classes, 1,797 images (UCI, Alpaydin and Kaynak, 1998)."""
 
     home = "bundled with scikit-learn"
+    protocol = Protocol(Dirichlet(beta=0.5, min_samples=30), 10, Splitter(test=0.2), model="mlp")
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images from the installed scikit-learn."""

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from propfair.data.base import SOURCES, ArrayExamples, Examples, Source
+from propfair.data.base import SOURCES, ArrayExamples, Examples, Protocol, Source
 from propfair.errors import ConfigError
+from propfair.partition import Natural
+from propfair.split import Splitter
 
 NUM_FEATURES = 60
 NUM_CLASSES = 10
@@ -47,6 +49,7 @@ class Synthetic(Source):
     seed: int = 0
 
     home = "generated"
+    protocol = Protocol(Natural(), None, Splitter(test=0.2, order="shuffled"), model="logistic")
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
