@@ -93,15 +93,19 @@ class RunConfig(BaseModel):
 
 def load_config(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
     """Read a TOML file (or start from the defaults) and apply overrides such as `algorithm.M=5` or `data=cifar10`."""
-    content: dict[str, Any] = {}
-    if path is not None:
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"can't read the config {path}: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    return make_config(content, overrides)
+    return make_config(read_toml(path), overrides)
+
+
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """The content of a TOML file; empty for None."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't read the config {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def make_config(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:

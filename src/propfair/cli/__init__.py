@@ -1,0 +1,5 @@
+"""The command line: one file per command. Nothing heavy is imported before a command runs."""
+
+from propfair.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Sub-commands. Each file adds its own to the app; adding a command is adding a file."""

@@ -1,0 +1,47 @@
+"""`propfair run`: train one model."""
+
+import typer
+
+from propfair.cli.app import app
+from propfair.cli.options import (
+    ConfigFile,
+    DataDir,
+    Device,
+    Force,
+    Format,
+    Out,
+    OutputFormat,
+    Overrides,
+    Quiet,
+    Seed,
+    gathered,
+)
+
+
+@app.command()
+def run(
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    out: Out = None,
+    force: Force = False,
+    seed: Seed = None,
+    device: Device = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    output: OutputFormat = Format.table,
+) -> None:
+    """Train one model and show who is served how well."""
+    from propfair.cli.display import progress
+    from propfair.cli.report_text import print_result
+    from propfair.experiment import names
+    from propfair.experiment import run as runner
+    from propfair.experiment.config import load_config
+
+    settings = load_config(config, gathered(overrides, device=device, data_dir=data_dir, seed=seed))
+    folder = out or names.run_folder(settings)
+    title = str(settings.make_algorithm())
+    with progress(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as watch:
+        result = runner.run(settings, folder, force=force, watch=watch)
+    print_result(result, output)
+    if result.state != "finished":
+        raise typer.Exit(130 if result.state == "interrupted" else 1)

@@ -1,0 +1,100 @@
+"""What people see: progress while it runs, a table at the end."""
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from propfair.experiment.training import Progress as Round
+from propfair.fairness.statistics import summarize
+
+Watch = Callable[[Round], None]
+_TEXT_COLUMNS = ("options", "what it is", "server sees")
+STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
+
+
+@contextlib.contextmanager
+def progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Watch]:
+    """A watcher for one run: a live bar on a terminal, a line per evaluation elsewhere, nothing when quiet."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(), console=Console(stderr=True),
+        ) as bar:  # fmt: skip
+            task = bar.add_task(title, total=rounds, said="")
+            said = ""
+
+            def draw(now: Round) -> None:
+                nonlocal said
+                said = _said(now) or said
+                bar.update(task, completed=now.round, said=said)
+
+            yield draw
+    else:
+
+        def write(now: Round) -> None:
+            text = _said(now)
+            if text:
+                left = now.seconds / now.round * (now.rounds - now.round)
+                print(f"{title}  round {now.round}/{now.rounds}  {text}  eta {left:.0f} s", file=sys.stderr, flush=True)
+
+        yield write
+
+
+def _said(now: Round) -> str:
+    parts = []
+    if now.evaluation is not None and not now.evaluation.accuracy.isnan().all():
+        numbers = summarize(now.evaluation.accuracy.numpy())
+        parts.append(f"mean {100 * numbers.mean:.1f} %  worst {100 * numbers.worst:.1f} %")
+    elif now.evaluation is not None:
+        parts.append(f"mean loss {float(now.evaluation.loss.nanmean()):.4g}")
+    if now.dropped:
+        parts.append(
+            f"[{now.dropped} clients diverged and were left out]" if now.dropped > 1 else "[1 client diverged]"
+        )
+    return "  ".join(parts)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+    """A table on standard output, as wide as it needs to be when that is not a terminal."""
+    table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(
+            column,
+            justify="left" if position == 0 or column in _TEXT_COLUMNS else "right",
+            no_wrap=column not in _TEXT_COLUMNS,
+        )
+    for row in rows:
+        table.add_row(*row)
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table)
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One JSON document on standard output; nan becomes null."""
+    print(json.dumps(_plain(content), indent=2, ensure_ascii=False))
+
+
+def percent(value: float, spread: float | None = None) -> str:
+    """63.6, or 63.6 ± 0.5 with a spread over seeds; - for nan."""
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(enum.StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", show_default=False,
+        help="Settings, such as [cyan]algorithm=propfair algorithm.M=5 data.num_clients=20 local.lr=0.1[/cyan].",
+    ),
+]  # fmt: skip
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="A TOML file; KEY=VALUE settings win over it.", show_default=False)
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run folder if it exists.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+OutputFormat = Annotated[Format, typer.Option("--format", help="How to print the result.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps.", show_default=False)]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", envvar="PROPFAIR_DATA", help="Where data sets are.", show_default=False),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Decides all randomness of the run.", show_default=False)]
+
+
+def gathered(
+    overrides: list[str] | None, *, device: str | None = None, data_dir: Path | None = None, seed: int | None = None
+) -> list[str]:
+    """The named options as settings; they win over KEY=VALUE."""
+    named = {"device": device, "data.folder": data_dir, "seed": seed}
+    return [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]

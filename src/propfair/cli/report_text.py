@@ -1,0 +1,104 @@
+"""Results of runs and comparisons as text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from propfair.cli.display import STATISTICS, percent, print_json, print_table
+from propfair.cli.options import Format
+from propfair.experiment.compare import Compared
+from propfair.federation import Federation, Split
+from propfair.result import Result
+
+_SHOWN_CLIENTS = 20
+_INDICES = ("jain", "gini")
+
+
+def print_result(result: Result, output: Format) -> None:
+    """One run: how it ended, and statistics over clients for each evaluated split."""
+    splits: list[Split] = list(result.evaluations)
+    if output == Format.json:
+        print_json(as_json(result))
+        return
+    if splits:
+        rows = []
+        for split in splits:
+            numbers = result.summary(split).as_dict()
+            rows.append([split, *(_number(name, numbers[name]) for name in STATISTICS)])
+        print_table(f"{result.name}: accuracy over {len(result.clients)} clients, %", ["split", *STATISTICS], rows)
+    reason = f": {result.reason}" if result.reason else ""
+    print(f"{result.state} after {result.rounds} rounds in {result.seconds:.1f} s{reason}")
+    if result.num_dropped:
+        print(f"diverged: {result.num_dropped} times a client was left out of a round (see 'dropped' in the records)")
+    if result.folder is not None:
+        print(f"written to {result.folder}")
+        if result.state == "interrupted":
+            print(f"go on with: propfair resume {result.folder}")
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """A run as one JSON object."""
+    return {
+        "name": result.name,
+        "algorithm": result.algorithm,
+        "state": result.state,
+        "reason": result.reason,
+        "rounds": result.rounds,
+        "seconds": result.seconds,
+        "num_dropped": result.num_dropped,
+        "folder": None if result.folder is None else str(result.folder),
+        "statistics": {split: result.summary(split).as_dict() for split in result.evaluations},
+        "accuracy": {split: result.evaluation(split).accuracy.tolist() for split in result.evaluations},
+    }
+
+
+def print_comparison(
+    compared: Sequence[Compared], federation: Federation, pictures: Sequence[Path], output: Format
+) -> None:
+    """A line for each algorithm, and a column for each where there are few clients."""
+    seeds = len(compared[0].results)
+    if output == Format.json:
+        print_json(
+            {
+                "contestants": [
+                    {"label": one.contestant.label, "runs": [as_json(result) for result in one.results]}
+                    for one in compared
+                ],
+                "pictures": [str(path) for path in pictures],
+            }
+        )
+        return
+    if federation.num_clients <= _SHOWN_CLIENTS:
+        sizes = federation.train.lengths.tolist()
+        accuracies = [one.accuracies() for one in compared]
+        print_table(
+            "Test accuracy of each client, %",
+            ["client", "train size", *(one.contestant.label for one in compared)],
+            [
+                [federation.names[k], str(sizes[k]), *(percent(float(values[k])) for values in accuracies)]
+                for k in range(federation.num_clients)
+            ],
+        )
+    rows = []
+    for one in compared:
+        numbers = one.statistics()
+        rows.append(
+            [
+                one.contestant.label,
+                *(_number(n, numbers[n].mean, numbers[n].std if seeds > 1 else None) for n in STATISTICS),
+            ]
+        )
+    print_table(
+        f"Who is served how well: test accuracy over {federation.num_clients} clients, %",
+        ["algorithm", *STATISTICS],
+        rows,
+        caption=f"mean ± population std over {seeds} seeds" if seeds > 1 else "",
+    )
+    for path in pictures:
+        print(f"picture: {path}")
+
+
+def _number(name: str, value: float, spread: float | None = None) -> str:
+    if name in _INDICES:
+        return f"{value:.3f}" if spread is None else f"{value:.3f} ± {spread:.3f}"
+    return percent(value, spread)

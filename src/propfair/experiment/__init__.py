@@ -1,0 +1,1 @@
+"""Experiments: config, runner, checkpoints, records, comparisons."""

@@ -1,0 +1,97 @@
+"""Several algorithms on the same clients, over the same seeds."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from propfair.errors import ConfigError
+from propfair.experiment.config import RunConfig, make_config
+from propfair.experiment.names import slug
+from propfair.experiment.run import Watch, build_federation, run
+from propfair.fairness.statistics import MeanStd, summarize_seeds
+from propfair.federation import Federation, Split
+from propfair.result import Result
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One line of a comparison: an algorithm with its settings.
+
+    Written `NAME` or `NAME:KEY=VALUE,...`; a key without a dot is a hyper-parameter of the algorithm, a key with one is
+    any other setting: `propfair:M=5,local.lr=0.5`.
+    """
+
+    label: str
+    overrides: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Contestant":
+        """Read the written form."""
+        name, _, rest = text.partition(":")
+        pairs = [pair for pair in rest.split(",") if pair]
+        keyed = (pair if "." in pair.partition("=")[0] else f"algorithm.{pair}" for pair in pairs)
+        return cls(text, (f"algorithm={name}", *keyed))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The runs of one contestant, one for each seed."""
+
+    contestant: Contestant
+    config: RunConfig
+    results: tuple[Result, ...]
+
+    def statistics(self, split: Split = "test") -> dict[str, MeanStd]:
+        """Mean and population standard deviation over seeds of every statistic over clients."""
+        return summarize_seeds([result.summary(split) for result in self.results])
+
+    def accuracies(self, split: Split = "test") -> np.ndarray:
+        """Accuracy of each client, mean over seeds, [n]."""
+        return np.stack([result.evaluation(split).accuracy.numpy() for result in self.results]).mean(axis=0)
+
+
+def compare(
+    content: dict[str, object],
+    contestants: Sequence[Contestant],
+    *,
+    overrides: Iterable[str] = (),
+    seeds: Sequence[int] = (0,),
+    out: Path,
+    force: bool = False,
+    watcher: Callable[[str, int], AbstractContextManager[Watch]],
+) -> tuple[list[Compared], Federation]:
+    """Run every contestant with every seed on one federation. Everything is validated before the first run starts."""
+    if len(contestants) < 2 or len({c.label for c in contestants}) < len(contestants):
+        raise ConfigError("compare needs at least two different algorithms, such as: propfair compare fedavg propfair")
+    shared = tuple(overrides)
+    configs = [make_config(content, [*shared, *contestant.overrides]) for contestant in contestants]
+    if any(config.data != configs[0].data for config in configs):
+        raise ConfigError("contestants must share the data section: clients are compared one by one")
+    folders = {
+        (c.label, seed): out / slug(c.label if len(seeds) == 1 else f"{c.label}-seed{seed}")
+        for c in contestants
+        for seed in seeds
+    }
+    taken = [folder for folder in folders.values() if folder.exists()]
+    if taken and not force:
+        raise ConfigError(f"{taken[0]} exists already. Choose another --out, or replace the runs with --force.")
+    federation = build_federation(configs[0])
+    compared = []
+    for contestant, config in zip(contestants, configs, strict=True):
+        results = []
+        for seed in seeds:
+            title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
+            with watcher(title, config.schedule.rounds) as watch:
+                results.append(
+                    run(
+                        config.model_copy(update={"seed": seed}), folders[contestant.label, seed],
+                        name=title, force=force, federation=federation, watch=watch,
+                    )
+                )  # fmt: skip
+            if results[-1].state == "interrupted":
+                raise KeyboardInterrupt
+        compared.append(Compared(contestant, config, tuple(results)))
+    return compared, federation
