@@ -1,3 +1,69 @@
-"""Fair federated learning in PyTorch: train it, measure it, certify it."""
+"""Fair federated learning in PyTorch: train it, measure it, certify it.
+
+>>> import propfair
+>>> propfair.algorithm("propfair", M=3.0)
+PropFair(M=3.0, epsilon=0.2, variant='practical')
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from propfair.algorithms import Algorithm, Cohort, Needs, Order, State, register
+    from propfair.algorithms.fedavg import FedAvg
+    from propfair.algorithms.propfair import PropFair
+    from propfair.api import algorithm, train
+    from propfair.client import LocalTraining
+    from propfair.data import ArrayExamples, Examples
+    from propfair.errors import ConfigError, DataError, PropFairError, TrainingError
+    from propfair.federation import Federation, federate
+    from propfair.loss import PropFairLoss
+    from propfair.result import Result
+    from propfair.server import Rounds
+
+# Public names and where they live. They are imported when first used, so that `import propfair` costs nothing.
+_HOMES = {
+    "Algorithm": "algorithms", "Cohort": "algorithms", "Needs": "algorithms", "Order": "algorithms",
+    "State": "algorithms", "register": "algorithms", "FedAvg": "algorithms.fedavg", "PropFair": "algorithms.propfair",
+    "algorithm": "api", "train": "api", "LocalTraining": "client", "ArrayExamples": "data", "Examples": "data",
+    "ConfigError": "errors", "DataError": "errors", "PropFairError": "errors", "TrainingError": "errors",
+    "Federation": "federation", "federate": "federation", "PropFairLoss": "loss", "Result": "result",
+    "Rounds": "server",
+}  # fmt: skip
+
+__all__ = [
+    "Algorithm",
+    "ArrayExamples",
+    "Cohort",
+    "ConfigError",
+    "DataError",
+    "Examples",
+    "FedAvg",
+    "Federation",
+    "LocalTraining",
+    "Needs",
+    "Order",
+    "PropFair",
+    "PropFairError",
+    "PropFairLoss",
+    "Result",
+    "Rounds",
+    "State",
+    "TrainingError",
+    "algorithm",
+    "federate",
+    "register",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'propfair' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"propfair.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

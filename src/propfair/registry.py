@@ -97,23 +97,7 @@ class Registry(Generic[T]):
             if preset not in presets:
                 raise unknown(f"preset of {self.kind} {name!r}:", str(preset), presets)
             fields = {**presets[preset], **fields}
-        hints = typing.get_type_hints(part)
-        known = {f.name: f for f in dataclasses.fields(typing.cast("Any", part)) if f.init}
-        values: dict[str, Any] = {}
-        for key, value in fields.items():
-            if key not in known:
-                raise unknown(f"option of {self.kind} {name!r}:", key, known)
-            try:
-                values[key] = TypeAdapter(hints[key]).validate_python(value)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise ConfigError(
-                    f"{self.kind} {name!r}: {key} must be {_show(hints[key])}; got {key}={value!r} ({reason})"
-                ) from None
-        missing = [k for k, f in known.items() if k not in values and _default(f) is dataclasses.MISSING]
-        if missing:
-            raise ConfigError(f"{self.kind} {name!r} needs a value for: {', '.join(missing)}")
-        return part(**values)
+        return make_dataclass(part, fields, f"{self.kind} {name!r}")
 
     def _load(self) -> None:
         if self._loaded:
@@ -125,6 +109,25 @@ class Registry(Generic[T]):
         self._loaded = True
         for entry in metadata.entry_points(group=self._group):
             self.register(entry.name)(entry.load())
+
+
+def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
+    """A dataclass from values that may be text; unknown, missing and wrong fields are errors that name `what`."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(typing.cast("Any", kind)) if f.init}
+    values: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key not in known:
+            raise unknown(f"option of {what}:", key, known)
+        try:
+            values[key] = TypeAdapter(hints[key]).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ConfigError(f"{what}: {key} must be {_show(hints[key])}; got {key}={value!r} ({reason})") from None
+    missing = [key for key, f in known.items() if key not in values and _default(f) is dataclasses.MISSING]
+    if missing:
+        raise ConfigError(f"{what} needs a value for: {', '.join(missing)}")
+    return kind(**values)
 
 
 def fields_of(part: Any) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Watch]:
     elif sys.stderr.isatty():
         with Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(), console=Console(stderr=True),
+            TextColumn("{task.fields[said]}", markup=False),
+            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(), console=Console(stderr=True),
         ) as bar:  # fmt: skip
             task = bar.add_task(title, total=rounds, said="")
             said = ""

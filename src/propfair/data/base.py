@@ -27,14 +27,12 @@ class Examples(ABC):
         user: [N], the natural client of each example (a speaking role, a writer), or None.
         user_names: the names that `user` points at.
         augment: changes a training batch at random, or None.
-        default_split: how to split clients where the user does not say, None for the general default.
     """
 
     num_classes: int
     user: Tensor | None = None
     user_names: Sequence[str] = ()
     augment: Augment | None = None
-    default_split: Splitter | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

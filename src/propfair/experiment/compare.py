@@ -11,7 +11,7 @@ from propfair.errors import ConfigError
 from propfair.experiment.config import RunConfig, make_config
 from propfair.experiment.names import slug
 from propfair.experiment.run import Watch, build_federation, run
-from propfair.fairness.statistics import MeanStd, summarize_seeds
+from propfair.fairness.statistics import FloatArray, MeanStd, summarize_seeds
 from propfair.federation import Federation, Split
 from propfair.result import Result
 
@@ -48,9 +48,11 @@ class Compared:
         """Mean and population standard deviation over seeds of every statistic over clients."""
         return summarize_seeds([result.summary(split) for result in self.results])
 
-    def accuracies(self, split: Split = "test") -> np.ndarray:
+    def accuracies(self, split: Split = "test") -> FloatArray:
         """Accuracy of each client, mean over seeds, [n]."""
-        return np.stack([result.evaluation(split).accuracy.numpy() for result in self.results]).mean(axis=0)
+        values = np.stack([result.evaluation(split).accuracy.numpy() for result in self.results])
+        mean: FloatArray = values.mean(axis=0)
+        return mean
 
 
 def compare(

@@ -17,8 +17,11 @@ from propfair.errors import ConfigError, unknown
 from propfair.experiment.training import Schedule
 from propfair.models.base import ModelSpec, make_model
 from propfair.partition import PARTITIONERS, Partitioner
+from propfair.registry import fields_of, make_dataclass
 from propfair.server import Rounds
 from propfair.split import Splitter
+
+DEFAULT_CLIENTS = 10
 
 
 class Part(BaseModel):
@@ -34,26 +37,32 @@ class Part(BaseModel):
         return dict(self.model_extra or {})
 
 
+class PartitionSection(Part):
+    """Who gets what. Without a name: the data set's own partitioner, with these options changed."""
+
+    name: str = ""
+
+
 class DataSection(Part):
-    """The data set, who gets what, and the split inside each client."""
+    """The data set, who gets what, and the split inside each client. What is left out, the data set's protocol says."""
 
     name: str = "digits"
     folder: Path | None = None
     num_clients: int | None = Field(default=None, ge=1)
-    partition: Part | None = None
-    split: Splitter | None = None
+    partition: PartitionSection = PartitionSection()
+    split: dict[str, Any] = {}
     seed: int = Field(default=0, ge=0)
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run. Sections: data, model, algorithm, local, server, engine."""
+    """Everything that decides a run. Sections: data, model, algorithm, local, server, engine, schedule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seed: int = Field(default=0, ge=0)
     device: str = "cpu"
     data: DataSection = DataSection()
-    model: Part = Part(name="mlp")
+    model: Part | None = None
     algorithm: Part = Part(name="propfair")
     local: LocalTraining = LocalTraining()
     server: Rounds = Rounds()
@@ -61,13 +70,9 @@ class RunConfig(BaseModel):
     schedule: Schedule = Schedule()
 
     @model_validator(mode="after")
-    def _names_exist(self) -> Self:
+    def _parts_can_be_made(self) -> Self:
         """Build every part once, so that a wrong name or option shows before any data is read."""
-        self.make_algorithm()
-        self.make_engine()
-        self.make_model()
-        self.make_source()
-        self.make_partitioner()
+        self.to_toml()
         return self
 
     def make_algorithm(self) -> Algorithm:
@@ -76,19 +81,49 @@ class RunConfig(BaseModel):
     def make_engine(self) -> Engine:
         return ENGINES.make(self.engine.name, self.engine.options)
 
-    def make_model(self) -> ModelSpec:
-        return make_model(self.model.name, self.model.options)
-
     def make_source(self) -> Source:
         return SOURCES.make(self.data.name, self.data.options)
 
-    def make_partitioner(self) -> Partitioner | None:
-        part = self.data.partition
-        return None if part is None else PARTITIONERS.make(part.name, part.options)
+    def make_model(self) -> ModelSpec:
+        """The model asked for, or that of the data set's protocol."""
+        if self.model is None:
+            return make_model(self.make_source().protocol.model)
+        return make_model(self.model.name, self.model.options)
+
+    def make_partitioner(self) -> Partitioner:
+        """The partitioner asked for, or that of the data set's protocol with the given options changed."""
+        part, usual = self.data.partition, self.make_source().protocol.partitioner
+        if part.name in ("", usual.name):
+            return PARTITIONERS.make(usual.name, {**fields_of(usual), **part.options})
+        return PARTITIONERS.make(part.name, part.options)
+
+    def make_splitter(self) -> Splitter:
+        """The split of the data set's protocol, with the given fields changed."""
+        return make_dataclass(
+            Splitter, {**fields_of(self.make_source().protocol.splitter), **self.data.split}, "data.split"
+        )
+
+    @property
+    def num_clients(self) -> int | None:
+        """How many clients to make; None where the data says it."""
+        if self.data.num_clients is not None:
+            return self.data.num_clients
+        usual = self.make_source().protocol
+        return usual.num_clients if self.make_partitioner().name == usual.partitioner.name else DEFAULT_CLIENTS
 
     def to_toml(self) -> str:
-        """The resolved config, as it can be read back."""
-        return _toml(_without_none(self.model_dump(mode="json")))
+        """The config with everything spelled out; reading it gives the same run."""
+        source, model, partitioner = self.make_source(), self.make_model(), self.make_partitioner()
+        written = self.model_dump(mode="json")
+        written["data"] = {
+            "name": source.name, **fields_of(source), "folder": written["data"]["folder"], "seed": self.data.seed,
+            "num_clients": self.num_clients, "partition": _spelled_out(partitioner),
+            "split": fields_of(self.make_splitter()),
+        }  # fmt: skip
+        written["model"] = {"name": self.model.name, **self.model.options} if self.model else _spelled_out(model)
+        written["algorithm"] = _spelled_out(self.make_algorithm())
+        written["engine"] = _spelled_out(self.make_engine())
+        return _toml(_without_none(json.loads(json.dumps(written, default=str))))
 
 
 def load_config(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
@@ -115,8 +150,7 @@ def make_config(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Ru
         _assign(merged, key, value)
     for section in ("data", "model", "algorithm", "engine"):
         _name_only(merged, section)
-    if isinstance(merged.get("data"), dict):
-        _name_only(merged["data"], "partition")
+    _name_only(merged.get("data", {}), "partition")
     _check_keys(merged)
     try:
         return RunConfig.model_validate(merged)
@@ -165,11 +199,6 @@ def _check_keys(content: Mapping[str, Any]) -> None:
             known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
             if name not in known:
                 raise unknown(f"config key in [{key}]:", name, known)
-    split = content.get("data", {}).get("split") if isinstance(content.get("data"), dict) else None
-    for name in split or ():
-        known = [f.name for f in dataclasses.fields(Splitter)]
-        if name not in known:
-            raise unknown("config key in [data.split]:", name, known)
 
 
 def _explain(error: Mapping[str, Any]) -> str:
@@ -178,6 +207,10 @@ def _explain(error: Mapping[str, Any]) -> str:
         return str(cause)
     place = ".".join(str(part) for part in error["loc"])
     return f"{place}: {error['msg'].removeprefix('Value error, ')}; got {error['input']!r}"
+
+
+def _spelled_out(part: Any) -> dict[str, Any]:
+    return {"name": part.name, **fields_of(part)}
 
 
 def _without_none(value: Any) -> Any:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from propfair.client import Workload
-from propfair.data.base import Examples
 from propfair.engines.base import Engine
 from propfair.errors import ConfigError, TrainingError
 from propfair.experiment.config import RunConfig
@@ -17,23 +16,17 @@ from propfair.experiment.environment import describe_environment
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.training import Progress, Schedule, check_workload, fit
 from propfair.federation import SPLITS, Federation, federate
-from propfair.partition import PARTITIONERS, Partitioner
 from propfair.result import Result
 from propfair.seeds import derive, untouched_global_rng
 from propfair.server import Rounds
-from propfair.split import Splitter
 
 Watch = Callable[[Progress], None]
 
 
 def build_federation(config: RunConfig) -> Federation:
     """The clients of a config. Depends on its data section alone, so that runs can share them."""
-    data = config.data
-    examples = config.make_source().load(data.folder)
-    partitioner = config.make_partitioner() or default_partitioner(examples)
-    num_clients = data.num_clients if data.num_clients or partitioner.name == "natural" else 10
-    splitter = data.split or examples.default_split or Splitter(validation=0.1, test=0.2)
-    return federate(examples, partitioner, num_clients, splitter, data.seed)
+    examples = config.make_source().load(config.data.folder)
+    return federate(examples, config.make_partitioner(), config.num_clients, config.make_splitter(), config.data.seed)
 
 
 def build_model(config: RunConfig, federation: Federation) -> nn.Module:
@@ -120,11 +113,6 @@ def _train(
         seconds=trained.seconds,
         folder=folder.path if folder else None,
     )
-
-
-def default_partitioner(examples: Examples) -> Partitioner:
-    """One client for each natural user where the data has users; else label skew as in the paper."""
-    return PARTITIONERS.make("natural" if examples.user is not None else "dirichlet")
 
 
 def check_device(device: str) -> None:
