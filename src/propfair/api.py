@@ -54,8 +54,12 @@ def train(
             `test`; a list or a mapping from names. Without splits, 80 % trains and 20 % tests.
         algorithm: a name (`propfair list algorithms`) or an object such as `PropFair(M=3.0)`.
         rounds: communication rounds.
-        lr, batch_size, epochs: of local SGD; `local` for everything else about local training.
-        participation: share or number of clients in a round; `server` for everything else about rounds.
+        lr: learning rate of local SGD.
+        batch_size: examples per local step.
+        epochs: local passes in a round.
+        local: everything about local training, instead of the three above.
+        participation: share or number of clients in a round.
+        server: everything about rounds, instead of participation.
         loss: cross-entropy by default; a function of (output, target) to losses [B], or a torch criterion.
         num_classes: None: the largest label plus one.
         eval_every: rounds between evaluations of all clients.
@@ -95,7 +99,7 @@ def per_example(loss: LossFunction | nn.Module) -> LossFunction:
     """A loss that gives one number for each example. Torch's criteria are switched to reduction='none'."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         loss = copy.deepcopy(loss)
-        loss.reduction = "none"
+        vars(loss)["reduction"] = "none"
 
     def losses(output: Tensor, target: Tensor) -> Tensor:
         found: Tensor = loss(output, target)

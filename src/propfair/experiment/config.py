@@ -82,7 +82,9 @@ class RunConfig(BaseModel):
         return ENGINES.make(self.engine.name, self.engine.options)
 
     def make_source(self) -> Source:
-        return SOURCES.make(self.data.name, self.data.options)
+        """The data set; one that draws its examples takes the seed of the data section."""
+        drawn = any(option.name == "seed" for option in SOURCES.options(self.data.name))
+        return SOURCES.make(self.data.name, {**self.data.options, **({"seed": self.data.seed} if drawn else {})})
 
     def make_model(self) -> ModelSpec:
         """The model asked for, or that of the data set's protocol."""
