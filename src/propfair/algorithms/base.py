@@ -94,6 +94,10 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def shares(self, weighting: Literal["samples", "uniform", "none"]) -> Tensor:
+        """The data shares [K] for "samples", else equal parts."""
+        return self.share if weighting == "samples" else torch.full_like(self.share, 1 / len(self))
+
     def select(self, keep: Tensor) -> "Cohort":
         """The cohort without the clients where `keep` [K] is False; shares sum to 1 again."""
         share = self.share[keep]

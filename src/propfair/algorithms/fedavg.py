@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, State, register
@@ -30,6 +29,4 @@ class FedAvg(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        if self.weighting == "uniform":
-            return torch.full_like(cohort.share, 1 / len(cohort)), state
-        return cohort.share, state
+        return cohort.shares(self.weighting), state

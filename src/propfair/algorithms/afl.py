@@ -1,0 +1,93 @@
+"""AFL, agnostic federated learning (Mohri, Sivek, Suresh, 2019)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, effective_clients, register
+from propfair.errors import ConfigError
+from propfair.solvers import project_simplex
+
+
+@register("afl")
+@dataclass(frozen=True, kw_only=True)
+class AFL(Algorithm):
+    r"""The worst mixture of clients counts: gradient ascent on the weights against descent on the model.
+
+    $$\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta), \qquad
+      \lambda \leftarrow \Pi_\Delta(\lambda + \gamma f), \quad w = \lambda$$ (paper, eqs. 2.4 and 2.5).
+
+    The authors of PropFair start at lambda = p, move it before it is used and keep the last model; this is the default.
+    The first paper starts at 1/n, uses lambda before it moves, and returns the average of all models
+    (`preset="original"`). lambda stays on the simplex of all n clients when only s of them take part: theirs moves by
+    gamma n/s f_i (unbiased), and their weights are their lambda over its sum, or p if that sum is 0.
+
+    Args:
+        gamma: step of the weights.
+        start: lambda before round 1, "samples" (p) or "uniform" (1/n).
+        use: the lambda that weighs updates, "new" (moved by this round's losses) or "old".
+        dual: "projected" gradient, or "eg", exponentiated: lambda_i proportional to lambda_i exp(gamma f_i).
+        unbiased: multiply gamma by n/s when s of n clients take part.
+        average_iterates: release the average of all global models instead of the last.
+
+    >>> cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
+    >>> AFL(gamma=0.1).weigh(cohort, AFL().init(cohort.share))[0]
+    tensor([0.4333, 0.2833, 0.2833], dtype=torch.float64)
+
+    References:
+        M. Mohri, G. Sivek, A. T. Suresh, Agnostic Federated Learning, ICML 2019.
+    """
+
+    gamma: float = 0.1
+    start: Literal["samples", "uniform"] = "samples"
+    use: Literal["new", "old"] = "new"
+    dual: Literal["projected", "eg"] = "projected"
+    unbiased: bool = True
+    average_iterates: bool = False
+
+    presets: ClassVar[Presets] = {
+        "paper": {"gamma": 0.1, "start": "samples", "use": "new", "dual": "projected", "average_iterates": False},
+        "original": {"start": "uniform", "use": "old", "dual": "projected", "average_iterates": True},
+    }
+
+    @property
+    def needs(self) -> Needs:
+        return Needs.LOSS
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.gamma) and self.gamma >= 0):
+            raise ConfigError(f"gamma must be >= 0; got gamma={self.gamma}. The paper uses gamma=0.1.")
+
+    def init(self, share: Tensor) -> State:
+        return {"lambda": share.clone() if self.start == "samples" else torch.full_like(share, 1 / len(share))}
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        old, clients = state["lambda"], torch.tensor(cohort.clients)
+        step = self.gamma * (len(old) / len(cohort) if self.unbiased else 1.0)
+        rise = torch.zeros_like(old).index_put((clients,), step * cohort.loss)
+        new = torch.softmax(old.log() + rise, 0) if self.dual == "eg" else project_simplex(old + rise)
+        used = (new if self.use == "new" else old)[clients]
+        weights = used / used.sum() if used.sum() > 0 else cohort.share
+        return weights, {**state, "lambda": new}
+
+    def absorb(self, params: Tensor, state: State) -> State:
+        if not self.average_iterates:
+            return state
+        count = state.get("num_iterates", torch.zeros(())) + 1
+        mean = state.get("iterate_mean", torch.zeros_like(params))
+        return {**state, "num_iterates": count, "iterate_mean": mean + (params - mean) / float(count)}
+
+    def released(self, params: Tensor, state: State) -> Tensor:
+        return state.get("iterate_mean", params)
+
+    def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
+        dual = state["lambda"]
+        return {
+            "lambda_min": float(dual.min()),
+            "lambda_max": float(dual.max()),
+            "lambda_zeros": float((dual == 0).sum()),
+            "lambda_effective": effective_clients(dual),
+        }

@@ -1,0 +1,142 @@
+"""Small convex problems of server rules, in float64: simplex projection, common descent, Nash bargaining of updates.
+
+They find K numbers from a K x K Gram matrix, which is often singular: clients may send equal or opposite updates. The
+dense QP packages want it positive definite, the others are one more dependency for a few lines. The tests hold these
+against quadprog, SciPy and the optimality conditions.
+"""
+
+import torch
+from torch import Tensor
+
+_MAX_ITERATIONS = 100
+_TOLERANCE = 1e-16  # of duality gap and Newton decrement, relative to the problem's scale
+_RIDGE = 1e-10
+_STILL = 1e-30  # updates shorter than this count as zero: their inverse does not fit into float32
+
+
+def unit_gram(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which of K vectors are not zero [M], their cosines [M, M] and their lengths [M], from the Gram matrix [K, K].
+
+    >>> unit_gram(torch.tensor([[4.0, 0.0, -2.0], [0.0, 0.0, 0.0], [-2.0, 0.0, 1.0]]))[1]
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    norm = gram.diagonal().sqrt()
+    moving = (norm > _STILL).nonzero().flatten()
+    norm = norm[moving]
+    return moving, gram[moving][:, moving] / norm.outer(norm), norm
+
+
+def project_simplex(y: Tensor) -> Tensor:
+    """The nearest point to y [n] with entries >= 0 and sum 1, by sorting (Held, Wolfe, Crowder, 1974).
+
+    >>> project_simplex(torch.tensor([1.5, 0.4]))
+    tensor([1., 0.])
+    """
+    y = y - y.max()  # moves nothing, and keeps the digits of large entries
+    descending = y.sort(descending=True).values
+    counts = torch.arange(1, len(y) + 1, dtype=y.dtype)
+    shifts = (1 - descending.cumsum(0)) / counts
+    last = int((descending + shifts > 0).sum()) - 1
+    return (y + shifts[last]).clamp(min=0)
+
+
+def min_norm_weights(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
+    r"""The convex combination of vectors that is shortest, with weights near given ones.
+
+    $$\min_x x^\top G x \quad\text{with } x \ge 0,\ \textstyle\sum_k x_k = 1,\ |x_k - c_k| \le r$$
+
+    A primal-dual interior-point method (Mehrotra's predictor-corrector). It needs no more than a semidefinite G and, of
+    many solutions, finds the analytic centre, so that clients with equal updates get equal weights.
+
+    Args:
+        gram: G [K, K], positive semidefinite.
+        centre: c [K], positive, with sum 1.
+        radius: r >= 0.
+
+    >>> min_norm_weights(torch.eye(3, dtype=torch.float64) * torch.tensor([1.0, 1, 2]), torch.full((3,), 1 / 3.0), 1.0)
+    tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
+    """
+    gram, x = gram.double(), centre.double()
+    scale = gram.diagonal().max()
+    if len(x) == 1 or radius < 1e-12 or not scale > 0:
+        return x
+    gram = gram / scale
+    below, above = torch.minimum(x, torch.full_like(x, radius)), torch.full_like(x, radius)  # distances to the bounds
+    z, w = torch.ones_like(x), torch.ones_like(x)  # multipliers of the lower and the upper bounds
+    level = torch.zeros((), dtype=x.dtype)  # multiplier of the sum
+    for _ in range(_MAX_ITERATIONS):
+        residual = gram @ x - level - z + w
+        gap = (below @ z + above @ w) / (2 * len(x))
+        if gap < _TOLERANCE and residual.abs().max() < 1e-13:
+            break
+        factors = torch.linalg.lu_factor(gram + torch.diag(z / below + w / above))
+        bounds = (below, above, z, w)
+        dx, _, dz, dw = _newton(factors, residual, bounds, torch.zeros_like(x), torch.zeros_like(x))
+        reach = _reach((below, dx), (above, -dx), (z, dz), (w, dw))
+        after = ((below + reach * dx) @ (z + reach * dz) + (above - reach * dx) @ (w + reach * dw)) / (2 * len(x))
+        target = gap * (after / gap) ** 3
+        dx, d_level, dz, dw = _newton(factors, residual, bounds, target - dx * dz, target + dx * dw)
+        step = 0.99 * _reach((below, dx), (above, -dx), (z, dz), (w, dw))
+        x, below, above, level = x + step * dx, below + step * dx, above - step * dx, level + step * d_level
+        z, w = z + step * dz, w + step * dw
+    x = x.clamp(min=0)
+    return x / x.sum()
+
+
+def nash_weights(gram: Tensor, power: Tensor, alpha: float = 1.0) -> Tensor:
+    r"""Weights w > 0 of vectors such that their sum d is an alpha-fair bargain about the progress <d_k, d> of each.
+
+    $$G w = q\, w^{-1/\alpha}$$, the optimality condition of $\min_w \tfrac12 w^\top G w - \sum_k q_k
+    \phi_{1/\alpha}(w_k)$, which is convex; damped Newton steps. alpha = 1 is the Nash bargaining solution, and then
+    $\|d\|^2 = \sum_k q_k$. If some combination of the vectors vanishes there is no solution: a ridge keeps w finite.
+
+    Args:
+        gram: G [K, K], positive semidefinite with a diagonal of ones (vectors of unit length).
+        power: q [K] > 0.
+        alpha: > 0.
+
+    >>> nash_weights(torch.eye(2, dtype=torch.float64), torch.tensor([0.8, 0.2]))
+    tensor([0.8944, 0.4472], dtype=torch.float64)
+    """
+    q = power.double()
+    gram = gram.double() + _RIDGE * torch.eye(len(q), dtype=torch.float64)
+
+    def value(w: Tensor) -> Tensor:
+        bargain = w.log() if alpha == 1 else w ** (1 - 1 / alpha) / (1 - 1 / alpha)
+        return w @ gram @ w / 2 - q @ bargain
+
+    w = q ** (alpha / (1 + alpha))  # exact if the vectors are orthogonal
+    for _ in range(_MAX_ITERATIONS):
+        pull = q * w ** (-1 / alpha)
+        gradient = gram @ w - pull
+        dw = -torch.linalg.solve(gram + torch.diag(pull / (alpha * w)), gradient)
+        decrement = -(gradient @ dw)
+        if decrement < _TOLERANCE * q.sum():
+            break
+        step = 0.99 * _reach((w, dw)) if bool((w + dw <= 0).any()) else torch.ones(())
+        here = value(w)
+        while value(w + step * dw) > here - 0.1 * step * decrement:
+            step = step / 2
+            if step < 1e-6:  # the last digits decide: no descent left to find
+                return w
+        w = w + step * dw
+    return w
+
+
+def _newton(
+    factors: tuple[Tensor, Tensor], residual: Tensor, bounds: tuple[Tensor, ...], low: Tensor, high: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The step of x, the level and both multipliers towards below * z = low and above * w = high, at the same sum."""
+    below, above, z, w = bounds
+    right = -residual + (low / below - z) - (high / above - w)
+    free, by_level = torch.linalg.lu_solve(*factors, torch.stack([right, torch.ones_like(right)], dim=1)).T
+    d_level = -free.sum() / by_level.sum()
+    dx = free + by_level * d_level
+    return dx, d_level, low / below - z - z / below * dx, high / above - w + w / above * dx
+
+
+def _reach(*pairs: tuple[Tensor, Tensor]) -> Tensor:
+    """The longest step in [0, 1] that keeps every `value + step * direction` >= 0."""
+    limits = [torch.where(direction < 0, -value / direction, 1.0).min() for value, direction in pairs]
+    return torch.stack([*limits, torch.ones_like(limits[0])]).min()
