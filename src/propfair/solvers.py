@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 _MAX_ITERATIONS = 100
-_TOLERANCE = 1e-16  # of duality gap and Newton decrement, relative to the problem's scale
-_RIDGE = 1e-10
+_RIDGE = 1e-10  # what is negligible beside vectors of length 1
 _STILL = 1e-30  # updates shorter than this count as zero: their inverse does not fit into float32
 
 
@@ -46,8 +45,8 @@ def min_norm_weights(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
 
     $$\min_x x^\top G x \quad\text{with } x \ge 0,\ \textstyle\sum_k x_k = 1,\ |x_k - c_k| \le r$$
 
-    A primal-dual interior-point method (Mehrotra's predictor-corrector). It needs no more than a semidefinite G and, of
-    many solutions, finds the analytic centre, so that clients with equal updates get equal weights.
+    A primal-dual interior-point method (Mehrotra's predictor-corrector), for which a semidefinite G is enough. Of many
+    solutions it takes the one nearest to c, by a ridge of 1e-10, so that clients with equal updates get equal weights.
 
     Args:
         gram: G [K, K], positive semidefinite.
@@ -61,14 +60,15 @@ def min_norm_weights(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
     scale = gram.diagonal().max()
     if len(x) == 1 or radius < 1e-12 or not scale > 0:
         return x
-    gram = gram / scale
+    gram = gram / scale + _RIDGE * torch.eye(len(x), dtype=x.dtype)
+    pull = _RIDGE * x
     below, above = torch.minimum(x, torch.full_like(x, radius)), torch.full_like(x, radius)  # distances to the bounds
     z, w = torch.ones_like(x), torch.ones_like(x)  # multipliers of the lower and the upper bounds
     level = torch.zeros((), dtype=x.dtype)  # multiplier of the sum
     for _ in range(_MAX_ITERATIONS):
-        residual = gram @ x - level - z + w
+        residual = gram @ x - pull - level - z + w
         gap = (below @ z + above @ w) / (2 * len(x))
-        if gap < _TOLERANCE and residual.abs().max() < 1e-13:
+        if gap < 1e-20 and residual.abs().max() < 1e-13:
             break
         factors = torch.linalg.lu_factor(gram + torch.diag(z / below + w / above))
         bounds = (below, above, z, w)
@@ -112,7 +112,7 @@ def nash_weights(gram: Tensor, power: Tensor, alpha: float = 1.0) -> Tensor:
         gradient = gram @ w - pull
         dw = -torch.linalg.solve(gram + torch.diag(pull / (alpha * w)), gradient)
         decrement = -(gradient @ dw)
-        if decrement < _TOLERANCE * q.sum():
+        if decrement < 1e-16 * q.sum():
             break
         step = 0.99 * _reach((w, dw)) if bool((w + dw <= 0).any()) else torch.ones(())
         here = value(w)

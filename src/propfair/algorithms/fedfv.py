@@ -69,7 +69,7 @@ class FedFV(Algorithm):
         fixed[order[math.ceil((len(order) - 1) * (1 - self.alpha)) :] if self.alpha > 0 else []] = True
         for j in order:
             dots = projected @ gram[:, j]
-            conflict = (dots < 0) & ~fixed
+            conflict = (dots < 0) & ~fixed & (gram[j, j] > 0)
             conflict[j] = False
             projected[:, j] -= torch.where(conflict, dots / gram[j, j], 0.0)
         weights = share @ projected

@@ -1,0 +1,294 @@
+"""Every registered algorithm through the same battery: a new file in propfair.algorithms needs no new line here."""
+
+import dataclasses
+import doctest
+import math
+import pickle
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from propfair.algorithms import ALGORITHMS, Algorithm, Cohort, Needs, Order, State
+from propfair.algorithms.base import as_floats
+from propfair.errors import ConfigError
+from propfair.registry import fields_of
+
+REQUIRED: dict[str, dict[str, Any]] = {"gifair": {"coeff": 0.5}}  # options without a default
+MORE: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", {"weighting": "uniform"}),
+    ("propfair", {"M": 2.0, "variant": "huber"}),
+    ("propfair", {"M": tuple(2.0 + k for k in range(12))}),
+    ("alpha-fair", {"alpha": 0.0, "placement": "server"}),
+    ("alpha-fair", {"alpha": 2.0, "placement": "server", "variant": "huber"}),
+    ("alpha-fair", {"alpha": 3.0, "placement": "server", "M": tuple(2.0 + k for k in range(12))}),
+    ("alpha-fair", {"alpha": 2.0}),
+    ("afl", {"gamma": 5.0, "dual": "eg"}),
+    ("afl", {"start": "uniform", "use": "old", "unbiased": False, "average_iterates": True}),
+    ("q-fedavg", {"q": 5.0}),
+    ("q-fedavg", {"q": 1.0, "loss_floor": 0.0, "weighting": "none"}),
+    ("q-fedavg", {"q": 100.0, "damping": False}),
+    ("q-fedavg", {"q": 0.5, "placement": "client"}),
+    ("q-fedsgd", {"q": 2.0, "L": 3.0}),
+    ("q-fedsgd", {"q": 2.0, "static_step": True}),
+    ("term", {"alpha": -2.0}),
+    ("term", {"alpha": 2.0, "tau": 1.0, "normaliser": "running"}),
+    ("gifair", {"coeff": 0.9, "side": "client"}),
+    ("gifair", {"coeff": 0.9, "groups": (0, 0, 1, 1, 2, 2, 0, 1, 2, 3, 3, 3)}),
+    ("fedmgda+", {"epsilon": 1.0, "centre": "samples", "global_lr": "median_norm", "decay": 0.5}),
+    ("fedmgda+", {"zero_update": "stop"}),
+    ("fairgrad", {"alpha": 0.5, "scale": "unit", "weighting": "uniform"}),
+    ("fedfv", {"alpha": 0.0, "tau": 0, "weighting": "uniform"}),
+    ("delta-fl", {"theta": 0.3, "boundary": "split"}),
+    ("semi-vred", {"b": 10.0, "side": "both"}),
+    ("ditto", {"over": "term", "options": {"alpha": 2.0}}),
+    ("ditto", {"over": "fednova", "options": {"over": "q-fedavg", "options": {"q": 1.0}}}),
+    ("fednova", {"over": "fedmgda+"}),
+]
+CASES = [
+    *((name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()),
+    *(
+        (n, {**REQUIRED.get(n, {}), "preset": preset})
+        for n in ALGORITHMS.names()
+        for preset in ALGORITHMS.get(n).presets
+    ),
+    *MORE,
+]
+TOTAL = 12  # clients of the federation
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{o}" for n, o in CASES])
+every_name = pytest.mark.parametrize("name", ALGORITHMS.names())
+
+losses = st.sampled_from([0.0, 1e-12, 0.3, 1.0, 1.0, 2.5, 7.0, 1e6]) | st.floats(0, 1e6)
+norms = st.sampled_from([0.0, 1e-12, 0.1, 1.0, 1.0, 1e3, 1e15]) | st.floats(0, 1e15)
+directions = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=3, max_size=3)
+
+
+@st.composite
+def cohorts(draw: st.DrawFn) -> tuple[Cohort, Tensor]:
+    """A cohort with the updates [K, 3] behind its Gram matrix: some zero, some equal, some opposite."""
+    clients = draw(st.lists(st.integers(0, TOTAL - 1), min_size=1, max_size=6, unique=True))
+    K = len(clients)
+    sizes = draw(st.lists(st.integers(1, 1000), min_size=K, max_size=K))
+    unit = as_floats(draw(st.lists(directions, min_size=K, max_size=K)))
+    length = as_floats(draw(st.lists(norms, min_size=K, max_size=K)))
+    deltas = unit * (length / unit.norm(dim=1).clamp(min=1)).unsqueeze(1)
+    cohort = Cohort.of(
+        share=[size / sum(sizes) for size in sizes],
+        loss=draw(st.lists(losses, min_size=K, max_size=K)),
+        deltas=deltas.tolist(),
+        clients=tuple(clients),
+        num_steps=[float(s) for s in draw(st.lists(st.integers(1, 50), min_size=K, max_size=K))],
+        round_=draw(st.integers(1, 300)),
+    )
+    return cohort, deltas
+
+
+def whole_share() -> Tensor:
+    sizes = torch.arange(1, TOTAL + 1, dtype=torch.float64)
+    return sizes / sizes.sum()
+
+
+def permuted(cohort: Cohort, order: list[int]) -> Cohort:
+    index = torch.tensor(order)
+    assert cohort.norm2 is not None
+    assert cohort.gram is not None
+    return dataclasses.replace(
+        cohort,
+        clients=tuple(cohort.clients[k] for k in order),
+        share=cohort.share[index],
+        num_steps=cohort.num_steps[index],
+        loss=cohort.loss[index],
+        norm2=cohort.norm2[index],
+        gram=cohort.gram[index][:, index],
+    )
+
+
+def copied(state: State) -> State:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def run_round(algorithm: Algorithm, cohort: Cohort, deltas: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    weights, state = algorithm.weigh(cohort, state)
+    update, state = algorithm.amend(weights @ deltas, deltas, cohort, state)
+    return weights, update, algorithm.absorb(update, state)
+
+
+@every_case
+@settings(max_examples=20, deadline=None)
+@given(drawn=cohorts(), later=cohorts())
+def test_weights_are_finite_and_double_over_two_rounds(
+    name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor], later: tuple[Cohort, Tensor]
+) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    state = algorithm.init(whole_share())
+    for cohort, deltas in (drawn, later):
+        weights, update, state = run_round(algorithm, cohort, deltas, state)
+        assert weights.shape == (len(cohort),)
+        assert weights.dtype == torch.float64
+        assert weights.isfinite().all()
+        assert update.isfinite().all()
+        assert algorithm.released(update, state).isfinite().all()
+        assert all(math.isfinite(value) for value in algorithm.diagnose(cohort, weights, state).values())
+        assert all(isinstance(value, Tensor) for value in state.values())
+        for client in cohort.clients:
+            order = algorithm.order(client, state)
+            assert math.isfinite(order.lr_scale)
+            assert order.lr_scale >= 0
+
+
+@every_case
+@settings(max_examples=12, deadline=None)
+@given(drawn=cohorts(), rng=st.randoms(use_true_random=False))
+def test_the_order_of_clients_does_not_matter(
+    name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor], rng: Any
+) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    cohort, deltas = drawn
+    order = rng.sample(range(len(cohort)), len(cohort))
+    weights, update, state = run_round(algorithm, cohort, deltas, algorithm.init(whole_share()))
+    other, same, state2 = run_round(algorithm, permuted(cohort, order), deltas[order], algorithm.init(whole_share()))
+    scale = float((weights.abs() @ deltas.norm(dim=1)).clamp(min=1e-12))
+    lengths = deltas.norm(dim=1).clamp(min=1e-9)
+    assert torch.allclose(other * lengths[order], (weights * lengths)[order], rtol=1e-5, atol=1e-5 * scale)
+    assert torch.allclose(same, update, rtol=1e-5, atol=1e-5 * scale)
+    assert {key for key in state if not key.startswith("past")} == {key for key in state2 if not key.startswith("past")}
+
+
+@every_case
+@settings(max_examples=8, deadline=None)
+@given(drawn=cohorts())
+def test_methods_are_pure(name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    cohort, deltas = drawn
+    state = algorithm.init(whole_share())
+    before, fields = copied(state), fields_of(algorithm)
+    numbers = {f.name: getattr(cohort, f.name) for f in dataclasses.fields(cohort)}
+    kept = {key: value.clone() for key, value in numbers.items() if isinstance(value, Tensor)}
+    first = run_round(algorithm, cohort, deltas.clone(), state)
+    second = run_round(algorithm, cohort, deltas.clone(), state)
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert state.keys() == before.keys()
+    assert all(torch.equal(state[key].nan_to_num(-1), before[key].nan_to_num(-1)) for key in state)
+    assert all(torch.equal(getattr(cohort, key), value) for key, value in kept.items())
+    assert fields_of(algorithm) == fields
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [case for case in CASES if Needs.NORMS in ALGORITHMS.make(*case).needs], ids=str
+)
+@settings(max_examples=30, deadline=None)
+@given(drawn=cohorts())
+def test_the_prior_is_the_weights_up_to_one_factor(
+    name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor]
+) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    cohort, _ = drawn
+    state = algorithm.init(whole_share())
+    prior = algorithm.prior(cohort, state)
+    assert prior is not None
+    weights, _ = algorithm.weigh(cohort, state)
+    assert torch.allclose(weights * prior.sum(), prior * weights.sum(), rtol=1e-9, atol=1e-300)
+
+
+@every_case
+@settings(max_examples=8, deadline=None)
+@given(drawn=cohorts())
+def test_a_rule_looks_at_no_more_than_it_says(name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    cohort, _ = drawn
+    blind = dataclasses.replace(
+        cohort,
+        loss=cohort.loss if algorithm.needs & Needs.LOSS else torch.full_like(cohort.loss, torch.nan),
+        norm2=cohort.norm2 if algorithm.needs & (Needs.NORMS | Needs.GRAM) else None,
+        gram=cohort.gram if algorithm.needs & Needs.GRAM else None,
+    )
+    state = algorithm.init(whole_share())
+    assert torch.equal(algorithm.weigh(blind, state)[0], algorithm.weigh(cohort, state)[0])
+
+
+@every_case
+def test_it_survives_pickling_and_the_config_round_trip(name: str, options: dict[str, Any]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    assert pickle.loads(pickle.dumps(algorithm)) == algorithm
+    assert ALGORITHMS.make(name, fields_of(algorithm)) == algorithm
+    assert str(algorithm).startswith(name)
+    assert hash(algorithm) == hash(ALGORITHMS.make(name, options))
+
+
+@every_case
+def test_the_objective_is_increasing_and_has_finite_gradients(name: str, options: dict[str, Any]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    order = algorithm.order(0, algorithm.init(whole_share()))
+    for dtype in (torch.float32, torch.float64):
+        grid = torch.cat([torch.linspace(0, 12, 241, dtype=dtype), torch.tensor([1e3, 1e6], dtype=dtype)])
+        loss = grid.clone().requires_grad_()
+        value = algorithm.objective(loss, order)
+        gradient = torch.autograd.grad(value.sum(), loss)[0]
+        assert value.isfinite().all()
+        assert gradient.isfinite().all()
+        assert (gradient >= 0).all()
+        assert (gradient[1:] > 0).all()
+        assert (value.detach().diff() > 0).all()
+        assert (value.detach()[:241].diff() < 1e3).all(), "a jump"
+    assert all(math.isfinite(v) for v in algorithm.observe(torch.rand(5) * 10, order).values())
+
+
+@every_case
+@settings(max_examples=8, deadline=None)
+@given(values=st.lists(st.floats(0, 100), min_size=1, max_size=8))
+def test_the_batch_loss_ignores_padding(name: str, options: dict[str, Any], values: list[float]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    losses = as_floats(values)
+    plain = algorithm.batch_loss(losses)
+    weight = as_floats([1 / len(values)] * len(values) + [0.0, 0.0])
+    padded = algorithm.batch_loss(torch.cat([losses, as_floats([50.0, 3.0])]), weight)
+    assert float(padded) == pytest.approx(float(plain), rel=1e-9, abs=1e-9)
+    assert losses.min() - 1e-9 <= float(plain) <= losses.max() + 1e-9
+
+
+@every_name
+def test_documentation(name: str) -> None:
+    part = ALGORITHMS.get(name)
+    text = part.__doc__ or ""
+    examples = doctest.DocTestFinder(recurse=False).find(part, name, globs=vars(sys.modules[part.__module__]))
+    assert any(test.examples for test in examples), "no doctest"
+    assert "References:" in text
+    assert "$$" in text, "no equation"
+    options = [option.name for option in ALGORITHMS.options(name)]
+    assert not options or "Args:" in text
+    missing = [option for option in options if f"{option}:" not in text and f"{option}," not in text]
+    assert not missing
+
+
+@every_name
+def test_presets_name_real_options(name: str) -> None:
+    known = {option.name for option in ALGORITHMS.options(name)}
+    for preset in ALGORITHMS.get(name).presets.values():
+        assert preset.keys() <= known
+
+
+@every_name
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_bad_numbers_are_refused_by_name(name: str, value: float) -> None:
+    numbers = [o.name for o in ALGORITHMS.options(name) if isinstance(o.default, float) or o.type == "float"]
+    for number in numbers:
+        allowed = (name, number) in {("term", "alpha"), ("term", "tau")} and math.isfinite(value)
+        if not allowed:
+            with pytest.raises(ConfigError, match=number):
+                ALGORITHMS.make(name, {**REQUIRED.get(name, {}), number: value})
+
+
+def test_what_the_server_must_see_of_a_client() -> None:
+    privacy = {name: ALGORITHMS.make(name, REQUIRED.get(name, {})).privacy for name in ALGORITHMS.names()}
+    assert privacy["fedavg"] == privacy["propfair"] == privacy["alpha-fair"] == privacy["local-only"] == "sums"
+    assert privacy["afl"] == privacy["term"] == privacy["gifair"] == privacy["delta-fl"] == "losses"
+    assert privacy["q-fedavg"] == privacy["fedmgda+"] == privacy["fedfv"] == privacy["fairgrad"] == "updates"
+
+
+def test_the_default_order_is_empty() -> None:
+    assert ALGORITHMS.make("fedavg").order(3, {}) == Order()
