@@ -101,5 +101,6 @@ def federate(
         names = tuple(examples.user_names[user] for user in dealt.users)
     else:
         names = tuple(map(str, range(len(dealt.clients))))
-    note = f"{partitioner}, seed {dealt.seed_used}, {dealt.tries} {'try' if dealt.tries == 1 else 'tries'}; {splitter}"
+    notes = [f"{partitioner}, seed {dealt.seed_used}", f"{dealt.tries} {'try' if dealt.tries == 1 else 'tries'}"]
+    note = "; ".join([", ".join([*notes, *filter(None, [dealt.note])]), str(splitter)])
     return Federation(examples, names, *parts, note=note)

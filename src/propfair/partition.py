@@ -24,12 +24,14 @@ class Partition:
         seed_used: the seed that gave them; above the seed asked for when draws were refused.
         tries: how many draws it took.
         users: the natural user behind each client, None where clients are made up.
+        note: more for the record.
     """
 
     clients: Ragged
     seed_used: int
     tries: int = 1
     users: tuple[int, ...] | None = None
+    note: str = ""
 
 
 class Partitioner(ABC):
@@ -184,6 +186,7 @@ class Natural(Partitioner):
         kept = np.flatnonzero(lengths >= max(1, self.min_samples))
         if not len(kept):
             raise DataError(f"no user has min_samples={self.min_samples} examples; the largest has {lengths.max()}")
+        note = f"{len(kept)} users with at least {self.min_samples} examples"
         if num_clients is not None:
             if not 1 <= num_clients <= len(kept):
                 raise DataError(
@@ -195,7 +198,7 @@ class Natural(Partitioner):
         place[kept] = np.arange(len(kept))
         index = np.flatnonzero(place[owner] >= 0)
         clients = _by_owner(place[owner[index]], index, len(kept))
-        return Partition(clients, seed, users=tuple(kept.tolist()))
+        return Partition(clients, seed, users=tuple(kept.tolist()), note=note)
 
 
 def largest_remainder(quota: NDArray[np.float64], totals: Counts) -> Counts:

@@ -26,6 +26,58 @@ def test_parameter_counts() -> None:
     assert count(MODELS.make("mlp", {"hidden": [32, 16]}).build((60,), 10)) == 61 * 32 + 33 * 16 + 17 * 10
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "classes", "expected"),
+    [
+        ("resnet18-gn", {}, 10, 11_181_642),
+        ("resnet18-gn", {}, 100, 11_227_812),
+        ("resnet18-gn", {}, 200, 11_279_112),
+        ("resnet18-gn", {"stem": "cifar"}, 10, 11_181_642 - 3 * 64 * (49 - 9)),
+        ("resnet10-gn", {}, 10, 4_910_922),
+        ("resnet20-gn", {}, 10, 272_474),
+    ],
+)
+def test_residual_networks(name: str, options: dict[str, object], classes: int, expected: int) -> None:
+    module = MODELS.make(name, options).build((3, 32, 32), classes)
+    assert count(module) == expected
+    assert module(torch.rand(2, 3, 32, 32)).shape == (2, classes)
+    assert module(torch.rand(1, 3, 64, 64)).shape == (1, classes)
+    assert not list(module.buffers()), "nothing beside the parameters to average"
+
+
+def test_the_stem_decides_the_size_of_the_last_maps() -> None:
+    def last_map(stem: str) -> torch.Size:
+        module = MODELS.make("resnet18-gn", {"stem": stem}).build((3, 32, 32), 10)
+        seen: list[torch.Size] = []
+        module.get_submodule("avgpool").register_forward_pre_hook(lambda _, x: seen.append(x[0].shape))
+        module(torch.rand(1, 3, 32, 32))
+        return seen[0]
+
+    assert last_map("imagenet") == (1, 512, 1, 1)
+    assert last_map("cifar") == (1, 512, 4, 4)
+
+
+def test_residual_networks_start_as_the_authors() -> None:
+    module = MODELS.make("resnet18-gn").build((3, 32, 32), 10)
+    weight = module.get_parameter("layer3.0.conv1.weight").detach()
+    assert float(weight.std()) == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.02), "Kaiming normal, fan out"
+    assert module.get_parameter("bn1.weight").eq(1).all()
+    assert module.get_parameter("layer1.0.bn2.bias").eq(0).all()
+
+
+@pytest.mark.parametrize(("num_layers", "expected"), [(1, 293_584), (2, 819_920)])
+def test_lstm(num_layers: int, expected: int) -> None:
+    module = MODELS.make("lstm", {"num_layers": num_layers}).build((80,), 80)
+    assert count(module) == expected
+    symbols = torch.randint(0, 80, (3, 80), generator=torch.Generator().manual_seed(0))
+    scores = module(symbols)
+    assert scores.shape == (3, 80)
+    changed = symbols.clone()
+    changed[0, 0] = (changed[0, 0] + 1) % 80
+    assert not module(changed)[0].equal(scores[0]), "the first symbol still matters at the last step"
+    assert module.get_parameter("embedding.weight")[0].eq(0).all()
+
+
 def test_pooling_before_relu_is_the_same_function() -> None:
     module = MODELS.make("cnn").build((1, 8, 8), 3)
     assert isinstance(module, nn.Sequential)
@@ -68,6 +120,9 @@ class Mine(nn.Sequential):
         ("mlp", {"hidden": []}, "hidden must hold widths"),
         ("cnn", {"channels": [0, 1]}, "must be >= 1"),
         ("cnn", {"dropout": 0.5}, "dropout must be"),
+        ("resnet18-gn", {"groups": 3}, "multiple of groups"),
+        ("resnet18-gn", {"stem": "5x5"}, "'imagenet' | 'cifar'"),
+        ("lstm", {"hidden": 0}, "hidden must be >= 1"),
     ],
 )
 def test_bad_models(name: str, options: dict[str, object], message: str) -> None:
@@ -75,7 +130,20 @@ def test_bad_models(name: str, options: dict[str, object], message: str) -> None
         make_model(name, options).build((4,), 3)
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet18-gn"])
 @pytest.mark.parametrize("shape", [(60,), (1, 4, 4)])
-def test_cnn_needs_images(shape: tuple[int, ...]) -> None:
+def test_some_need_images(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="needs images"):
-        MODELS.make("cnn").build(shape, 3)
+        MODELS.make(name).build(shape, 3)
+
+
+def test_lstm_needs_rows_of_symbols() -> None:
+    with pytest.raises(ConfigError, match="needs rows of symbols"):
+        MODELS.make("lstm").build((1, 8, 8), 3)
+
+
+def test_dropout_is_off_when_evaluating() -> None:
+    module = MODELS.make("cnn", {"dropout": 0.25}).build((1, 8, 8), 3)
+    x = torch.rand(4, 1, 8, 8)
+    assert not module(x).equal(module(x))
+    assert module.eval()(x).equal(module(x))

@@ -101,7 +101,7 @@ class ArrayExamples(Examples):
     def inputs(self, index: Tensor) -> Tensor:
         batch = self.x[index]
         if batch.dtype == torch.uint8:
-            batch = batch.to(torch.float32).mul_(1 / 255)
+            batch = batch.to(torch.float32).div_(255)
         if self.mean is not None and self.std is not None:
             shape = (-1,) + (1,) * (batch.ndim - 2)
             batch = (batch - batch.new_tensor(self.mean).view(shape)) / batch.new_tensor(self.std).view(shape)

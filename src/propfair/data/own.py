@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from propfair.data.base import ArrayExamples
+from propfair.data.hub import is_table, partitions, read_table
 from propfair.errors import DataError
 from propfair.federation import SPLITS, Federation
 from propfair.ragged import Ragged
@@ -35,6 +36,18 @@ def from_arrays(
     return ArrayExamples(pair.x, pair.y, num_classes=classes, user=user, user_names=user_names)
 
 
+def from_table(table: Any, *, inputs: str | None = None, target: str | None = None) -> ArrayExamples:
+    """Examples from a Hugging Face `datasets.Dataset`.
+
+    Args:
+        table: the data set.
+        inputs: the column of inputs; None: image, img, x, features or pixel_values, or the only one left.
+        target: the column of labels; None: label, labels, fine_label, target, character or y.
+    """
+    columns = read_table(table, "table", inputs, target)
+    return from_arrays(columns.x, columns.y, num_classes=columns.num_classes)
+
+
 def from_datasets(
     clients: Sequence[Any] | Mapping[str, Any],
     *,
@@ -44,11 +57,12 @@ def from_datasets(
 ) -> Federation:
     """A federation from one data set per client.
 
-    A client is `(x, y)` (arrays, tensors or lists), a torch `Dataset` of such pairs, or ready-made splits: a dict or
-    named tuple with `train` and, if any, `validation` and `test`, each of them `(x, y)` or a `Dataset`.
+    A client is `(x, y)` (arrays, tensors or lists), a torch `Dataset` of such pairs, a Hugging Face `Dataset`, or
+    ready-made splits: a dict or named tuple with `train` and, if any, `validation` and `test`, each of them one of
+    the above.
 
     Args:
-        clients: a list, or a mapping from names.
+        clients: a list, a mapping from names, or a `flwr_datasets.FederatedDataset`.
         num_classes: None: the largest label of all clients plus one.
         splitter: for clients without ready-made splits; None: 80 % train, 20 % test, stratified.
         seed: decides that split.
@@ -57,6 +71,7 @@ def from_datasets(
     >>> from_datasets({"ann": (x, y), "bob": {"train": (x, y), "test": (x, y)}}).train.lengths.tolist()
     [8, 10]
     """
+    clients = partitions(clients) or clients
     named = dict(clients) if isinstance(clients, Mapping) else {str(i): item for i, item in enumerate(clients)}
     if not named:
         raise DataError("there are no clients. Pass at least one data set.")
@@ -87,6 +102,9 @@ def from_datasets(
                 f"{pair.where} has {_kind(pair)}"
             )
     x, y = torch.cat([pair.x for pair in pairs]), torch.cat([pair.y for pair in pairs])
+    declared = [pair.num_classes for pair in pairs if pair.num_classes is not None]
+    if num_classes is None and len(declared) == len(pairs):
+        num_classes = max(declared)
     examples = ArrayExamples(x, y, num_classes=_check_classes(y, num_classes, "data"))
     train, validation, test = (Ragged.of(lists[split]) for split in SPLITS)
     return Federation(examples, tuple(named), train, validation, test, note="own data")
@@ -96,6 +114,7 @@ class _Pair(NamedTuple):
     x: Tensor
     y: Tensor
     where: str
+    num_classes: int | None = None  # where the data itself says it
 
 
 def _kind(pair: _Pair) -> str:
@@ -124,6 +143,9 @@ def _ready_splits(client: Any) -> dict[str, Any] | None:
 def _read(data: Any, where: str) -> _Pair:
     if isinstance(data, torch.utils.data.TensorDataset):
         data = data.tensors
+    if is_table(data):
+        columns = read_table(data, where)
+        return _checked(columns.x, columns.y, where, columns.num_classes)
     if isinstance(data, tuple | list) and len(data) == 2:
         return _checked(data[0], data[1], where)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
@@ -140,7 +162,7 @@ def _read(data: Any, where: str) -> _Pair:
     return _checked(x, y, where)
 
 
-def _checked(x: Any, y: Any, where: str) -> _Pair:
+def _checked(x: Any, y: Any, where: str, num_classes: int | None = None) -> _Pair:
     x, y = _tensor(x, f"{where}: x"), _tensor(y, f"{where}: y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise DataError(
@@ -158,7 +180,7 @@ def _checked(x: Any, y: Any, where: str) -> _Pair:
                 count = int(bad.sum())
                 raise DataError(f"{where}: {what} must be finite; row {row} has nan or inf ({count} such rows)")
     y = y.to(torch.float32) if y.is_floating_point() else y.to(torch.int64)
-    return _Pair(x, y, where)
+    return _Pair(x, y, where, num_classes)
 
 
 def _tensor(values: Any, where: str) -> Tensor:

@@ -1,0 +1,69 @@
+"""What image data sets share: optional normalisation, and random crops and flips of training batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from propfair.data.base import ArrayExamples, Source
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """A random crop after padding, and a mirror image half of the time; all randomness from the generator.
+
+    Args:
+        padding: pixels on each side.
+        fill: the value of the padding, one per channel: that of black after normalisation.
+    """
+
+    padding: int = 4
+    fill: tuple[float, ...] = (0.0,)
+
+    def __call__(self, batch: Tensor, rng: torch.Generator) -> Tensor:
+        """A changed copy of `batch` [B, C, H, W]."""
+        count, channels, height, width = batch.shape
+        black = batch.new_tensor(self.fill).view(-1, 1, 1)
+        padded = functional.pad(batch - black, [self.padding] * 4)
+        shift = torch.randint(0, 2 * self.padding + 1, (2, count), generator=rng).to(batch.device)
+        flip = torch.rand(count, generator=rng).to(batch.device) < 0.5
+        rows = shift[0, :, None] + torch.arange(height, device=batch.device)  # [B, H]
+        columns = torch.arange(width, device=batch.device).expand(count, -1)
+        columns = shift[1, :, None] + torch.where(flip[:, None], width - 1 - columns, columns)  # [B, W]
+        batch_index = torch.arange(count, device=batch.device).view(-1, 1, 1, 1)
+        channel_index = torch.arange(channels, device=batch.device).view(1, -1, 1, 1)
+        return padded[batch_index, channel_index, rows[:, None, :, None], columns[:, None, None, :]] + black
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource(Source):
+    """Options of all image data sets; the defaults are the paper's: pixels scaled to [0, 1] and nothing else.
+
+    Args:
+        normalize: subtract the mean and divide by the standard deviation of each channel.
+        augment: random crop (padding 4) and flip of training batches.
+    """
+
+    normalize: bool = False
+    augment: bool = False
+
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+
+    def _examples(
+        self, x: Tensor, y: Tensor, num_classes: int, user_names: Sequence[str] = (), digest: str | None = None
+    ) -> ArrayExamples:
+        fill = tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)) if self.normalize else (0.0,)
+        return ArrayExamples(
+            x,
+            y,
+            num_classes=num_classes,
+            user_names=user_names,
+            mean=self.mean if self.normalize else None,
+            std=self.std if self.normalize else None,
+            augment=CropFlip(fill=fill) if self.augment else None,
+            known_digest=digest,
+        )

@@ -1,0 +1,188 @@
+"""TinyImageNet, from the official JPEG files, decoded once into a memory-mapped cache."""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
+from propfair.data.files import find, writable_folder
+from propfair.data.images import ImageSource
+from propfair.errors import DataError, MissingExtraError
+from propfair.partition import Dirichlet
+from propfair.split import Splitter
+
+SIDE = 64
+MAX_JPEG_BYTES = 1 << 20
+IN_FLIGHT = 256  # images between the decoders and the writer
+
+
+@SOURCES.register("tiny-imagenet")
+@dataclass(frozen=True, kw_only=True)
+class TinyImageNet(ImageSource):
+    """TinyImageNet (tiny-imagenet-200): 64x64 colour, 200 classes, 100,000 official training images.
+
+    The first use decodes all images, on all cores, into a file that is mapped into memory from then on.
+
+    Args:
+        part: "train", as the paper, or the official validation images "val".
+        grey: "skip" images that are not RGB, as the paper's authors did, or "convert" them.
+        normalize: subtract the mean and divide by the standard deviation of each channel; not in the paper.
+        augment: random crop (padding 4) and flip of training batches; not in the paper.
+    """
+
+    part: Literal["train", "val"] = "train"
+    grey: Literal["skip", "convert"] = "skip"
+
+    home = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+    remotes = (
+        Remote(
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            "tiny-imagenet-200.zip",
+            "md5:90528d7ca1a48142e341f4ef8d21d0de",
+        ),
+    )
+    protocol = Protocol(Dirichlet(beta=0.05, min_samples=300), 20, Splitter(test=0.2), model="resnet18-gn")
+    mean = (0.4802, 0.4481, 0.3975)
+    std = (0.2770, 0.2691, 0.2821)
+
+    def load(self, folder: Path | None = None) -> ArrayExamples:
+        """Map the cache into memory, after making it if there is none that fits the files."""
+        home = find(type(self), folder, ("tiny-imagenet-200",), ("tiny-imagenet-200.zip",))
+        files, classes = _list_images(home, self.part)
+        names = "\n".join(f"{name} {label}" for name, label in files)
+        key = hashlib.sha256(names.encode()).hexdigest()[:12]
+        place = writable_folder(home.parent) / f"tiny-imagenet-200-{self.part}-{key}"
+        meta = _read_meta(place) or _make_cache(home, files, place)
+        pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
+        count = meta.num_rgb if self.grey == "skip" else len(pixels)
+        digest = hashlib.sha256(f"{meta.digest} {count}".encode()).hexdigest()
+        return self._examples(
+            torch.from_numpy(pixels[:count]), torch.tensor(meta.labels[:count]), len(classes), digest=digest
+        )
+
+
+class _Meta(NamedTuple):
+    """What stands beside the pixels: RGB images come first, the others after them."""
+
+    num_rgb: int
+    labels: list[int]
+    digest: str
+
+
+def _list_images(home: Path, part: str) -> tuple[list[tuple[str, int]], list[str]]:
+    words = home / "wnids.txt"
+    if not words.is_file():
+        raise DataError(f"{words} is missing: {home} is not a whole copy of the official distribution")
+    classes = sorted(words.read_text().split())
+    label = {name: i for i, name in enumerate(classes)}
+    files: list[tuple[str, int]] = []
+    if part == "train":
+        for name in classes:
+            folder = home / "train" / name / "images"
+            if not folder.is_dir():
+                raise DataError(f"{folder} is missing: {home} is not a whole copy of the official distribution")
+            with os.scandir(folder) as entries:
+                found = sorted(entry.name for entry in entries if entry.name.endswith(".JPEG"))
+            files += [(f"train/{name}/images/{image}", label[name]) for image in found]
+    else:
+        table = home / "val" / "val_annotations.txt"
+        if not table.is_file():
+            raise DataError(f"{table} is missing: {home} is not a whole copy of the official distribution")
+        for line in table.read_text().splitlines():
+            image, name, *_ = line.split("\t")
+            if name not in label:
+                raise DataError(f"{table}: {image} is of class {name!r}, which {words} does not know")
+            files.append((f"val/images/{image}", label[name]))
+    if not files:
+        raise DataError(f"{home}/{part} has no images (*.JPEG)")
+    return files, classes
+
+
+def _read_meta(place: Path) -> _Meta | None:
+    path = place.with_suffix(".json")
+    if not (path.is_file() and place.with_suffix(".npy").is_file()):
+        return None
+    return _Meta(**json.loads(path.read_text()))
+
+
+def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Meta:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=place.parent, prefix=".decoding-", suffix=".npy")
+    os.close(handle)
+    try:
+        pixels = np.lib.format.open_memmap(scratch, mode="w+", dtype=np.uint8, shape=(len(files), 3, SIDE, SIDE))
+        labels = [0] * len(files)
+        front, back = 0, len(files)
+        for (_, label), (image, is_rgb) in zip(files, _decode_all(home, [name for name, _ in files]), strict=True):
+            if is_rgb:
+                row, front = front, front + 1
+            else:
+                row = back = back - 1
+            pixels[row], labels[row] = image, label
+        meta = _Meta(front, labels, hashlib.sha256(pixels.data).hexdigest())
+        pixels.flush()
+        del pixels
+        Path(scratch).chmod(0o644)  # a shared data folder serves more than one user
+        Path(scratch).replace(place.with_suffix(".npy"))
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+    # The pixels are valid from the moment that this file is there.
+    draft = place.with_suffix(f".json.{os.getpid()}")
+    draft.write_text(json.dumps(meta._asdict()))
+    draft.replace(place.with_suffix(".json"))
+    return meta
+
+
+Decoded = tuple[NDArray[np.uint8], bool]
+
+
+def _decode_all(home: Path, names: list[str]) -> Iterator[Decoded]:
+    """All images in order, with a bar on a terminal; a bounded number of them at a time."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    decode = _decoder()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        queue = [pool.submit(decode, home / name) for name in islice(names, IN_FLIGHT)]
+        rest = iter(names[IN_FLIGHT:])
+        for position in track(
+            range(len(names)), "decoding TinyImageNet, once", console=console, disable=not console.is_terminal
+        ):
+            yield queue[position % IN_FLIGHT].result()
+            following = next(rest, None)
+            if following is not None:
+                queue[position % IN_FLIGHT] = pool.submit(decode, home / following)
+
+
+def _decoder() -> Callable[[Path], Decoded]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("data set 'tiny-imagenet'", "data") from None
+
+    def decode(path: Path) -> Decoded:
+        try:
+            if path.stat().st_size > MAX_JPEG_BYTES:
+                raise DataError(f"{path} is refused: over {MAX_JPEG_BYTES >> 20} MB for a 64x64 image")
+            with Image.open(io.BytesIO(path.read_bytes()), formats=("JPEG",)) as image:
+                if image.size != (SIDE, SIDE):
+                    raise DataError(f"{path} must be {SIDE}x{SIDE} pixels; it is {image.width}x{image.height}")
+                is_rgb = image.mode == "RGB"
+                return np.asarray(image.convert("RGB")).transpose(2, 0, 1), is_rgb
+        except (OSError, SyntaxError) as error:
+            raise DataError(f"{path} is not a whole JPEG file ({error}). Unpack the official archive again.") from error
+
+    return decode

@@ -1,0 +1,238 @@
+"""The data folder, archives and downloads."""
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from propfair.data import SOURCES, Remote, files
+from propfair.data.download import get
+from propfair.data.files import cache_folder, data_folder, unpack, writable_folder
+from propfair.errors import ConfigError, DataError
+from tests.unit import official
+
+
+def test_the_data_folder_is_the_one_given_then_the_variable_then_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PROPFAIR_DATA", raising=False)
+    assert data_folder() == tmp_path / "cache" / "propfair" == cache_folder()
+    monkeypatch.setenv("PROPFAIR_DATA", str(tmp_path / "shared"))
+    assert data_folder() == tmp_path / "shared"
+    assert data_folder(tmp_path / "mine") == tmp_path / "mine"
+
+
+def test_a_folder_that_can_not_be_written_to_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert writable_folder(tmp_path) == tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert writable_folder(tmp_path) == cache_folder()
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES.names() if SOURCES.get(name).remotes])
+def test_missing_data_says_where_to_get_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        SOURCES.make(name).load(tmp_path)
+    message = str(caught.value)
+    assert f"propfair data get {name}" in message
+    for remote in SOURCES.get(name).remotes:
+        assert remote.url in message
+        assert str(tmp_path / remote.name) in message
+
+
+def pack_tar(path: Path, members: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+    return path
+
+
+def pack_zip(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def left_behind(folder: Path, *archives: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path not in archives)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_unpacks_whole(tmp_path: Path, kind: str) -> None:
+    members = {"top/a.txt": b"A", "top/deep/b.txt": b"B" * 100_000}
+    archive = pack_tar(tmp_path / "x", members) if kind == "tar" else pack_zip(tmp_path / "x", members)
+    home = unpack(archive, tmp_path / "out", "top")
+    assert (home / "a.txt").read_bytes() == b"A"
+    assert (home / "deep" / "b.txt").read_bytes() == b"B" * 100_000
+    assert left_behind(tmp_path / "out") == ["top"]
+    assert unpack(archive, tmp_path / "out", "top") == home, "again, over the first one"
+
+
+HOSTILE = ["../evil", "top/../../evil", "/tmp/evil", "C:/evil", "..\\evil"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_members_that_point_outside_are_refused(tmp_path: Path, kind: str, name: str) -> None:
+    members = {"top/a.txt": b"A", name: b"evil"}
+    archive = pack_tar(tmp_path / "x", members) if kind == "tar" else pack_zip(tmp_path / "x", members)
+    with pytest.raises(DataError, match="points outside"):
+        unpack(archive, tmp_path, "top")
+    assert left_behind(tmp_path, archive) == []
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    archive = pack_tar(tmp_path / "x.tar.gz", {"top/a": b"A"}, links={"top/link": "/etc/passwd"})
+    with pytest.raises(DataError, match="is a link or a device"):
+        unpack(archive, tmp_path, "top")
+    info = zipfile.ZipInfo("top/link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "y.zip", "w") as packed:
+        packed.writestr(info, "/etc/passwd")
+    with pytest.raises(DataError, match="is a link or a device"):
+        unpack(tmp_path / "y.zip", tmp_path, "top")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_absurd_sizes_are_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 10_000)
+    members = {f"top/{i}": bytes(3000) for i in range(5)}
+    archive = pack_tar(tmp_path / "x", members) if kind == "tar" else pack_zip(tmp_path / "x", members)
+    with pytest.raises(DataError, match="unpacks to more than"):
+        unpack(archive, tmp_path, "top")
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 1 << 30)
+    monkeypatch.setattr(files, "MAX_MEMBERS", 3)
+    with pytest.raises(DataError, match="3 members"):
+        unpack(archive, tmp_path, "top")
+    assert left_behind(tmp_path, archive) == []
+
+
+def test_a_tar_that_claims_terabytes_is_refused(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("top/huge")
+    info.size = 1 << 42
+    (tmp_path / "x.tar").write_bytes(info.tobuf() + bytes(10_240))
+    with pytest.raises(DataError, match="unpacks to more than"):
+        unpack(tmp_path / "x.tar", tmp_path, "top")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_truncated_archives_leave_nothing(tmp_path: Path, kind: str) -> None:
+    members = {f"top/{i}": os.urandom(5000) for i in range(4)}
+    archive = pack_tar(tmp_path / "x", members) if kind == "tar" else pack_zip(tmp_path / "x", members)
+    whole = archive.read_bytes()
+    for part in (0, 10, len(whole) // 3, len(whole) // 2, len(whole) - 600):
+        archive.write_bytes(whole[:part])
+        with pytest.raises(DataError, match="damaged or cut short"):
+            unpack(archive, tmp_path, "top")
+        assert left_behind(tmp_path, archive) == []
+
+
+def test_another_archive_is_recognised(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not the official archive"):
+        unpack(pack_tar(tmp_path / "x", {"other/a": b"A"}), tmp_path, "top")
+
+
+def test_cifar_is_read_from_its_archive(tmp_path: Path) -> None:
+    official.write_cifar10(tmp_path / "made")
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    assert len(SOURCES.make("cifar10").load(tmp_path)) == 100
+    assert (tmp_path / "cifar-10-batches-py" / "data_batch_1").is_file()
+
+
+CONTENT = b"official" * 5000
+
+
+class Handler(BaseHTTPRequestHandler):
+    cut = False
+
+    def do_GET(self) -> None:
+        if self.path != "/file":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[:1000] if Handler.cut else CONTENT)
+
+    def log_message(self, *arguments: object) -> None: ...
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes = CONTENT) -> None:
+    checksum = f"md5:{hashlib.md5(content).hexdigest()}"
+    monkeypatch.setattr(SOURCES.get("cifar10"), "remotes", (Remote(url, "cifar-10-python.tar.gz", checksum),))
+
+
+def test_download_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    offer(monkeypatch, f"{address}/file")
+    (path,) = get("cifar10", tmp_path / "new")
+    assert path.read_bytes() == CONTENT
+    offer(monkeypatch, f"{address}/gone")
+    assert get("cifar10", tmp_path / "new") == [path], "a whole file is not fetched again"
+    path.write_bytes(CONTENT[:100])
+    offer(monkeypatch, f"{address}/file")
+    assert get("cifar10", tmp_path / "new", progress=False)[0].read_bytes() == CONTENT, "a broken one is"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("trouble", ["cut", "checksum", "missing", "offline"])
+def test_a_broken_download_never_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, trouble: str
+) -> None:
+    urls = {"missing": f"{address}/gone", "offline": "http://127.0.0.1:9/file"}
+    offer(monkeypatch, urls.get(trouble, f"{address}/file"), b"other" if trouble == "checksum" else CONTENT)
+    monkeypatch.setattr(Handler, "cut", trouble == "cut")
+    with pytest.raises(DataError, match=r"download failed.* put it into .* as cifar-10-python\.tar\.gz \(md5:"):
+        get("cifar10", tmp_path)
+    assert left_behind(tmp_path) == []
+    with pytest.raises(DataError, match="is not in"):
+        SOURCES.make("cifar10").load(tmp_path)
+
+
+def test_what_can_not_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="needs no download: it is bundled"):
+        get("digits")
+    with pytest.raises(ConfigError, match="Did you mean 'cifar10'"):
+        get("cifar-10")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="can't be made"):
+        get("cifar10", tmp_path / "file" / "folder")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(DataError, match="is read-only"):
+        get("cifar10", tmp_path)
+
+
+def test_checksums_are_well_formed() -> None:
+    for name in SOURCES.names():
+        for remote in SOURCES.get(name).remotes:
+            kind, _, digits = remote.checksum.partition(":")
+            assert len(digits) == {"md5": 32, "sha256": 64}[kind]
+            assert remote.url.startswith("http")
