@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
+from propfair.fairness.arrays import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 Unit = Literal["fraction", "percent"]
 
 
@@ -110,13 +110,9 @@ def summarize(
     if x.size == 0:
         blank = {field.name: math.nan for field in dataclasses.fields(ClientStatistics)}
         return ClientStatistics(**{**blank, "num_clients": 0, "num_excluded": num_excluded})  # type: ignore[arg-type]
-    with np.errstate(
-        invalid="ignore", over="ignore"
-    ):  # a diverged client (inf) gives inf and NaN, not a crash
+    with np.errstate(invalid="ignore", over="ignore"):  # a diverged client (inf) gives inf and NaN, not a crash
         weighted_mean = float(p @ x)
-        quantile10, quantile25, median, quantile75, quantile90 = np.quantile(
-            x, [0.1, 0.25, 0.5, 0.75, 0.9]
-        ).tolist()
+        quantile10, quantile25, median, quantile75, quantile90 = np.quantile(x, [0.1, 0.25, 0.5, 0.75, 0.9]).tolist()
         return ClientStatistics(
             num_clients=x.size,
             num_excluded=num_excluded,
@@ -266,17 +262,13 @@ def _clean(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> tuple
         raise DataError(f"values must be a list with one number per client; got shape {x.shape}.")
     p = np.ones_like(x) if weights is None else np.asarray(weights, dtype=np.float64)
     if p.shape != x.shape:
-        raise ConfigError(
-            f"weights must have one number per client; got shape {p.shape} for {x.size} values."
-        )
+        raise ConfigError(f"weights must have one number per client; got shape {p.shape} for {x.size} values.")
     if not (np.isfinite(p).all() and (p >= 0).all()):
         raise ConfigError(f"weights must be finite and >= 0; got {p.tolist()}.")
     present = ~np.isnan(x)
     kept = p[present]
     if present.any() and kept.sum() <= 0:
-        raise ConfigError(
-            "weights of the clients that have a value sum to 0; give at least one a positive weight."
-        )
+        raise ConfigError("weights of the clients that have a value sum to 0; give at least one a positive weight.")
     return x[present], kept / kept.sum() if present.any() else kept, int((~present).sum())
 
 
