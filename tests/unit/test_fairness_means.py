@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from propfair.errors import ConfigError, DataError
@@ -19,6 +19,8 @@ from propfair.fairness.means import (
     TiltedMean,
     power_mean,
 )
+
+relaxed = settings(deadline=None, max_examples=50)
 
 M = 5.0
 SEPARABLE: list[GeneralizedMean] = [
@@ -69,6 +71,7 @@ def random_feasible(mean: DualMean, p: np.ndarray, rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize("mean", SEPARABLE, ids=repr)
+@relaxed
 @given(clients())
 def test_mean_is_kolmogorovs(mean: GeneralizedMean, example: tuple[np.ndarray, np.ndarray]) -> None:
     f, p = example
@@ -91,6 +94,7 @@ def test_dual_weights_are_the_gradient(mean: GeneralizedMean) -> None:
 
 
 @pytest.mark.parametrize("mean", CONJUGATE, ids=repr)
+@relaxed
 @given(clients())
 def test_fenchel_equality_at_the_dual_weights(mean: DualMean, example: tuple[np.ndarray, np.ndarray]) -> None:
     f, p = example
@@ -102,6 +106,7 @@ def test_fenchel_equality_at_the_dual_weights(mean: DualMean, example: tuple[np.
 
 
 @pytest.mark.parametrize("mean", CONJUGATE, ids=repr)
+@relaxed
 @given(clients(), st.integers(0, 2**32))
 def test_fenchel_young(mean: DualMean, example: tuple[np.ndarray, np.ndarray], seed: int) -> None:
     f, p = example
@@ -111,6 +116,7 @@ def test_fenchel_young(mean: DualMean, example: tuple[np.ndarray, np.ndarray], s
 
 
 @pytest.mark.parametrize("mean", [m for m in SEPARABLE if m != TiltedMean(-1.0)], ids=repr)
+@relaxed
 @given(clients())
 def test_worse_clients_never_count_less(mean: GeneralizedMean, example: tuple[np.ndarray, np.ndarray]) -> None:
     f, p = example
@@ -123,6 +129,7 @@ def test_worse_clients_never_count_less(mean: GeneralizedMean, example: tuple[np
     [(PowerMean(2.0), 0.0, 1.0), (TiltedMean(0.5), 1.0, 1.0), (ProportionalMean(M), 1.0, math.inf)],
     ids=repr,
 )
+@relaxed
 @given(clients())
 def test_sums_of_dual_weights(mean: DualMean, low: float, high: float, example: tuple[np.ndarray, np.ndarray]) -> None:
     f, p = example
@@ -135,6 +142,7 @@ def test_sums_of_dual_weights(mean: DualMean, low: float, high: float, example: 
     [PowerMean(1e-9), TiltedMean(1e-9), ProportionalMean(1e9), AlphaFairMean(1e-9, M), HuberizedMean(M, M)],
     ids=repr,
 )
+@relaxed
 @given(clients())
 def test_limits_are_fedavg(mean: GeneralizedMean, example: tuple[np.ndarray, np.ndarray]) -> None:
     f, p = example

@@ -2,12 +2,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness import best_fraction, over_seeds, summarize, summarize_seeds, worst_fraction
+
+relaxed = settings(deadline=None, max_examples=50)
 
 accuracies = arrays(np.float64, st.integers(1, 30), elements=st.floats(0.0, 1.0, allow_subnormal=False))
 
@@ -83,6 +85,7 @@ def test_percent_and_fractions_agree() -> None:
         assert getattr(fractions, name) == pytest.approx(getattr(percent, name))
 
 
+@relaxed
 @given(accuracies)
 def test_ranges_and_orders(values: np.ndarray) -> None:
     s = summarize(values)
@@ -101,6 +104,7 @@ def test_ranges_and_orders(values: np.ndarray) -> None:
         assert s.cosine**2 == pytest.approx(s.jain)
 
 
+@relaxed
 @given(accuracies, st.randoms())
 def test_order_of_clients_does_not_matter(values: np.ndarray, random: object) -> None:
     shuffled = np.array(values)
@@ -109,6 +113,7 @@ def test_order_of_clients_does_not_matter(values: np.ndarray, random: object) ->
     assert ours == pytest.approx(theirs, nan_ok=True, abs=1e-12)
 
 
+@relaxed
 @given(st.integers(1, 20), st.floats(1e-3, 1e3))
 def test_equality(n: int, level: float) -> None:
     s = summarize(np.full(n, level), unit="percent")

@@ -1,5 +1,80 @@
-"""The theory of fair federated learning as functions of numbers: no models, no training, numpy only."""
+"""The theory of fair federated learning as functions of numbers: no models, no training, numpy only.
 
+Everything starts from one number per client.
+
+**How good, how equal?** `summarize` turns client values into named statistics, as the paper's tables define them:
+
+>>> summarize([64.0, 70.0, 52.0], unit="percent").worst10
+52.0
+
+**What does an algorithm care about?** Each minimises a generalised mean of the losses, which is FedAvg with weights
+that depend on the losses. `dual_weights` are those weights: PropFair looks harder at the third client, TERM less so:
+
+>>> losses, shares = [0.5, 1.0, 2.0], [0.5, 0.3, 0.2]
+>>> ProportionalMean(M=3.0).dual_weights(losses, shares, normalize=True).round(2).tolist()
+[0.36, 0.27, 0.36]
+>>> TiltedMean(alpha=0.1).dual_weights(losses, shares, normalize=True).round(2).tolist()
+[0.48, 0.3, 0.22]
+
+**Is a model proportionally fair?** Not if another one improves its clients by a larger share than it costs others:
+
+>>> certificate({"other": [0.6, 0.5, 0.4]}, u_star=[0.5, 0.5, 0.5], shares=shares).verdict()
+'not proportionally fair: other changes the clients by +6.00 % on average'
+
+`interval_over_examples` and `interval_over_seeds` say how much of that may be chance.
+
+**What would be fair?** The Nash bargaining solution, over models and their mixtures or over half-spaces
+(needs `propfair[solvers]`):
+
+>>> nash_bargaining(Hull([[0.9, 0.1], [0.2, 0.7]])).utilities.round(4).tolist()
+[0.5083, 0.4357]
+
+**When does training get there?** `fedavg_bound` and `propfair_bound` evaluate the paper's theorems and say which step
+size they allow.
+
+`example_afl_failure` and `example_nash` draw the paper's two pictures (need `propfair[plot]`).
+"""
+
+from propfair.fairness.bargaining import (
+    BargainingError,
+    BargainingSolution,
+    Equivalence,
+    HalfSpaces,
+    Hull,
+    UtilitySet,
+    bargaining_weights,
+    check_equivalence,
+    nadir_point,
+    nash_bargaining,
+)
+from propfair.fairness.bounds import (
+    BoundWarning,
+    Constants,
+    ConvergenceBound,
+    StepSizeLimits,
+    fedavg_bound,
+    propfair_bound,
+)
+from propfair.fairness.certificate import (
+    Certificate,
+    Interval,
+    certificate,
+    interval_over_examples,
+    interval_over_seeds,
+)
+from propfair.fairness.means import (
+    MEANS,
+    AlphaFairMean,
+    ArithmeticMean,
+    Constraint,
+    DualMean,
+    GeneralizedMean,
+    HuberizedMean,
+    Maximum,
+    PowerMean,
+    ProportionalMean,
+    TiltedMean,
+)
 from propfair.fairness.statistics import (
     ClientStatistics,
     MeanStd,
@@ -11,10 +86,42 @@ from propfair.fairness.statistics import (
 )
 
 __all__ = [
+    "MEANS",
+    "AlphaFairMean",
+    "ArithmeticMean",
+    "BargainingError",
+    "BargainingSolution",
+    "BoundWarning",
+    "Certificate",
     "ClientStatistics",
+    "Constants",
+    "Constraint",
+    "ConvergenceBound",
+    "DualMean",
+    "Equivalence",
+    "GeneralizedMean",
+    "HalfSpaces",
+    "HuberizedMean",
+    "Hull",
+    "Interval",
+    "Maximum",
     "MeanStd",
+    "PowerMean",
+    "ProportionalMean",
+    "StepSizeLimits",
+    "TiltedMean",
+    "UtilitySet",
+    "bargaining_weights",
     "best_fraction",
+    "certificate",
+    "check_equivalence",
+    "fedavg_bound",
+    "interval_over_examples",
+    "interval_over_seeds",
+    "nadir_point",
+    "nash_bargaining",
     "over_seeds",
+    "propfair_bound",
     "summarize",
     "summarize_seeds",
     "worst_fraction",

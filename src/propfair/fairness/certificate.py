@@ -46,14 +46,15 @@ class Certificate:
         return float(self.values.max())
 
     @property
-    def maximiser(self) -> str:
+    def maximizer(self) -> str:
         """The model that attains the maximum."""
         return self.names[int(self.values.argmax())]
 
     @property
     def hull_weights(self) -> FloatArray:
         """[m], a mixture of the models that attains the maximum over their convex hull: one of its corners."""
-        return np.eye(len(self.names))[int(self.values.argmax())]
+        weights: FloatArray = np.eye(len(self.names))[int(self.values.argmax())]
+        return weights
 
     @property
     def hull_maximum(self) -> float:
@@ -61,14 +62,14 @@ class Certificate:
         return float(self.hull_weights @ self.values)
 
     def verdict(self, tolerance: float = 0.0, interval: "Interval | None" = None) -> str:
-        """The result in a sentence. With the `interval` of the maximiser, chance is taken into account.
+        """The result in a sentence. With the `interval` of the maximizer, chance is taken into account.
 
         >>> certificate({"A": [0.6, 0.5, 0.4]}, [0.5, 0.5, 0.5], [0.5, 0.3, 0.2]).verdict()
         'not proportionally fair: A changes the clients by +6.00 % on average'
         """
         kind = {0.0: "utilitarian", 1.0: "proportionally fair"}.get(self.alpha, f"{self.alpha:g}-fair")
         size = f"{100 * self.maximum:+.2f} % on average" if self.alpha == 1 else f"a sum of {self.maximum:+.4g}"
-        change = f"{self.maximiser} changes the clients by {size}"
+        change = f"{self.maximizer} changes the clients by {size}"
         if interval is not None:
             change += f" ({100 * interval.level:g} % interval {interval})"
             if interval.low <= tolerance < interval.high:
@@ -211,7 +212,8 @@ def interval_over_seeds(
     other = matrix("u", u, reference.shape[1])
     if len(other) != len(reference) or len(other) < 2:
         raise DataError(
-            f"u and u_star must have one row per seed, the same two or more; got {len(other)} and {len(reference)} rows."
+            f"u and u_star must have one row for each of the same seeds, two or more; got {len(other)} rows "
+            f"and {len(reference)} rows."
         )
     p = normalized_shares(shares, reference.shape[1])
     _check_alpha(alpha)
@@ -225,7 +227,8 @@ def _sums(u: FloatArray, u_star: FloatArray, p: FloatArray, alpha: float) -> Flo
     """The certificate along the last axis; +inf where a resampled u* is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         sums: FloatArray = ((u - u_star) / u_star**alpha) @ p
-    return np.where(alpha * (u_star <= 0).any(axis=-1) > 0, np.inf, sums)
+    undefined = (u_star <= 0).any(axis=-1) & (alpha > 0)
+    return np.where(undefined, np.inf, sums)
 
 
 def _interval(value: float, draws: FloatArray, level: float, over: Literal["examples", "seeds"]) -> Interval:
