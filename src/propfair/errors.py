@@ -30,6 +30,7 @@ class MissingExtraError(PropFairError, ImportError):
 def unknown(kind: str, found: str, known: Iterable[str]) -> ConfigError:
     """The error for a name nobody knows: the nearest names first, then all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(found, names, n=3, cutoff=0.5)
+    folded = {name.lower(): name for name in names}
+    near = [folded[name] for name in difflib.get_close_matches(found.lower(), folded, n=3, cutoff=0.5)]
     hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
     return ConfigError(f"unknown {kind} {found!r}.{hint} Known: {', '.join(names) or 'none'}.")

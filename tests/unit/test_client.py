@@ -57,7 +57,7 @@ def trained(work: Workload) -> Tensor:
     "options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.1}]
 )
 def test_sgd_is_torchs_sgd(options: dict[str, float]) -> None:
-    work = Workload(federation(), FedAvg(), LocalTraining(lr=0.1, batch_size=5, epochs=3, **options))
+    work = Workload(federation(), FedAvg(), LocalTraining(lr=0.1, batch_size=5, epochs=3, **options))  # type: ignore[arg-type]
     torch.testing.assert_close(trained(work), trained_by_torch(work, torch.optim.SGD, lr=0.1, **options))
 
 

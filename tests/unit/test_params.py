@@ -16,7 +16,7 @@ def test_parameters_are_views_into_one_vector() -> None:
 
     model.load(torch.arange(len(before), dtype=torch.float32), model.buffers)
 
-    assert module[0].weight[0, 1] == 1
+    assert module.state_dict()["0.weight"][0, 1] == 1
     assert torch.equal(nn.utils.parameters_to_vector(module.parameters()).detach(), torch.arange(len(before)).float())
 
 

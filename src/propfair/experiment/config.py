@@ -15,32 +15,28 @@ from propfair.data.base import SOURCES, Source
 from propfair.engines.base import ENGINES, Engine
 from propfair.errors import ConfigError, unknown
 from propfair.experiment.training import Schedule
-from propfair.models.base import ModelSpec, make_model
+from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.partition import PARTITIONERS, Partitioner
 from propfair.registry import fields_of, make_dataclass
 from propfair.server import Rounds
 from propfair.split import Splitter
 
+DEFAULT_ALGORITHM = "propfair"
+DEFAULT_ENGINE = "inprocess"
 DEFAULT_CLIENTS = 10
 
 
 class Part(BaseModel):
-    """A named part and its options: `{name = "propfair", M = 5.0}`."""
+    """A named part and its options: `{name = "propfair", M = 5.0}`. Without a name: the usual one, changed so."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str
+    name: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
         """All but the name and what the section itself knows."""
         return dict(self.model_extra or {})
-
-
-class PartitionSection(Part):
-    """Who gets what. Without a name: the data set's own partitioner, with these options changed."""
-
-    name: str = ""
 
 
 class DataSection(Part):
@@ -49,7 +45,7 @@ class DataSection(Part):
     name: str = "digits"
     folder: Path | None = None
     num_clients: int | None = Field(default=None, ge=1)
-    partition: PartitionSection = PartitionSection()
+    partition: Part = Part()
     split: dict[str, Any] = {}
     seed: int = Field(default=0, ge=0)
 
@@ -62,11 +58,11 @@ class RunConfig(BaseModel):
     seed: int = Field(default=0, ge=0)
     device: str = "cpu"
     data: DataSection = DataSection()
-    model: Part | None = None
-    algorithm: Part = Part(name="propfair")
+    model: Part = Part()
+    algorithm: Part = Part()
     local: LocalTraining = LocalTraining()
     server: Rounds = Rounds()
-    engine: Part = Part(name="inprocess")
+    engine: Part = Part()
     schedule: Schedule = Schedule()
 
     @model_validator(mode="after")
@@ -76,10 +72,10 @@ class RunConfig(BaseModel):
         return self
 
     def make_algorithm(self) -> Algorithm:
-        return ALGORITHMS.make(self.algorithm.name, self.algorithm.options)
+        return ALGORITHMS.make(self.algorithm.name or DEFAULT_ALGORITHM, self.algorithm.options)
 
     def make_engine(self) -> Engine:
-        return ENGINES.make(self.engine.name, self.engine.options)
+        return ENGINES.make(self.engine.name or DEFAULT_ENGINE, self.engine.options)
 
     def make_source(self) -> Source:
         """The data set; one that draws its examples takes the seed of the data section."""
@@ -88,9 +84,11 @@ class RunConfig(BaseModel):
 
     def make_model(self) -> ModelSpec:
         """The model asked for, or that of the data set's protocol."""
-        if self.model is None:
-            return make_model(self.make_source().protocol.model)
-        return make_model(self.model.name, self.model.options)
+        return make_model(self._model_name, self.model.options)
+
+    @property
+    def _model_name(self) -> str:
+        return self.model.name or self.make_source().protocol.model
 
     def make_partitioner(self) -> Partitioner:
         """The partitioner asked for, or that of the data set's protocol with the given options changed."""
@@ -116,13 +114,14 @@ class RunConfig(BaseModel):
     def to_toml(self) -> str:
         """The config with everything spelled out; reading it gives the same run."""
         source, model, partitioner = self.make_source(), self.make_model(), self.make_partitioner()
+        own_model = isinstance(model, ImportedModel)
         written = self.model_dump(mode="json")
         written["data"] = {
             "name": source.name, **fields_of(source), "folder": written["data"]["folder"], "seed": self.data.seed,
             "num_clients": self.num_clients, "partition": _spelled_out(partitioner),
             "split": fields_of(self.make_splitter()),
         }  # fmt: skip
-        written["model"] = {"name": self.model.name, **self.model.options} if self.model else _spelled_out(model)
+        written["model"] = {"name": self._model_name, **(self.model.options if own_model else fields_of(model))}
         written["algorithm"] = _spelled_out(self.make_algorithm())
         written["engine"] = _spelled_out(self.make_engine())
         return _toml(_without_none(json.loads(json.dumps(written, default=str))))

@@ -10,7 +10,7 @@ RUNS = Path("runs")
 
 def run_folder(config: RunConfig) -> Path:
     """runs/digits-propfair-seed0, or the next free number behind it."""
-    return free_folder(f"{config.data.name}-{config.algorithm.name}-seed{config.seed}")
+    return free_folder(f"{config.data.name}-{config.make_algorithm().name}-seed{config.seed}")
 
 
 def free_folder(name: str) -> Path:

@@ -1,0 +1,129 @@
+"""The command as a user types it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from propfair.experiment.folder import RunFolder
+
+TINY = ["data.num_clients=4", "schedule.rounds=2", "schedule.eval_every=1", "model=logistic"]
+
+
+def propfair(*arguments: str, cwd: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "propfair", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+def said(*arguments: str, cwd: Path) -> Any:
+    return json.loads(propfair(*arguments, "--format", "json", cwd=cwd).stdout)
+
+
+def test_help_names_every_command_and_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['propfair', '--help']\n"
+        "from propfair.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print('torch' in sys.modules, 'pyarrow' in sys.modules)"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    for command in ("run", "compare", "list"):
+        assert f" {command} " in done.stdout
+    assert done.stdout.endswith("False False\n")
+
+
+def test_run_writes_a_folder_and_says_where(tmp_path: Path) -> None:
+    done = propfair("run", *TINY, "algorithm=fedavg", cwd=tmp_path)
+    assert "written to runs/digits-fedavg-seed0" in done.stdout
+    assert "round 2/2" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr  # no terminal, no colours
+    propfair("run", *TINY, "algorithm=fedavg", "-q", cwd=tmp_path)
+    assert (tmp_path / "runs" / "digits-fedavg-seed0-2").is_dir()
+    assert RunFolder.open(tmp_path / "runs" / "digits-fedavg-seed0").status["state"] == "finished"
+
+
+def test_run_from_a_file_as_json(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[algorithm]\nname = "propfair"\nM = 3\n')
+    result = said("run", "--config", "run.toml", *TINY, "--seed", "7", "-o", "here", cwd=tmp_path)
+    assert result["algorithm"] == "propfair(M=3.0, epsilon=0.2, variant=practical)"
+    assert result["folder"] == "here"
+    assert len(result["accuracy"]["test"]) == 4
+    assert RunFolder.open(tmp_path / "here").environment["seed"] == 7
+
+
+def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) -> None:
+    result = said("compare", "fedavg", "propfair:M=3,local.lr=0.5", *TINY, "--seeds", "0,1", "-o", "c", cwd=tmp_path)
+    assert [one["label"] for one in result["contestants"]] == ["fedavg", "propfair:M=3,local.lr=0.5"]
+    assert all(len(one["runs"]) == 2 for one in result["contestants"])
+    picture = (tmp_path / result["pictures"][0]).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    prints = {RunFolder.open(path).clients["fingerprint"] for path in (tmp_path / "c").iterdir() if path.is_dir()}
+    assert len(prints) == 1
+    text = propfair("compare", *TINY, "-o", "d", cwd=tmp_path).stdout
+    assert "Who is served how well" in text
+    assert "worst10" in text
+
+
+def test_list_shows_options_and_who_sees_what(tmp_path: Path) -> None:
+    listed = said("list", cwd=tmp_path)
+    algorithms = {one["name"]: one for one in listed["algorithms"]}
+    assert algorithms["propfair"]["options"] == {"M": 5.0, "epsilon": 0.2, "variant": "practical"}
+    assert algorithms["propfair"]["privacy"] == "sums"
+    assert {"digits", "synthetic"} <= {one["name"] for one in listed["data"]}
+    assert {"logistic", "mlp", "cnn"} <= {one["name"] for one in listed["models"]}
+    assert "inprocess" in {one["name"] for one in listed["engines"]}
+    assert "fedavg" in propfair("list", "algorithms", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "algorithm=fedagv"], "error: unknown algorithm 'fedagv'. Did you mean 'fedavg'"),
+        (["run", "algorithm.M=-2"], "M must be a positive number"),
+        (["compare", "fedavg"], "at least two different algorithms"),
+        (["compare", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["run", "--config", "nowhere.toml"], "can't read the config nowhere.toml"),
+    ],
+)
+def test_errors_are_one_line_and_leave_nothing_behind(arguments: list[str], text: str, tmp_path: Path) -> None:
+    done = propfair(*arguments, cwd=tmp_path, expect=2)
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_stops_cleanly_and_leaves_a_readable_record(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [
+            sys.executable, "-m", "propfair", "run", *TINY,
+            "schedule.rounds=100000", "schedule.checkpoint_every=1", "-o", "long",
+        ],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 100
+    status = tmp_path / "long" / "status.json"
+    while time.monotonic() < deadline and not (status.exists() and json.loads(status.read_text())["rounds"] > 2):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, out + err
+    assert "interrupted after" in out
+    stored = RunFolder.open(tmp_path / "long")
+    assert stored.status["state"] == "interrupted"
+    rounds = stored.records()["round"].to_pylist()
+    assert max(rounds) == stored.status["rounds"]
+    assert stored.model()

@@ -1,0 +1,121 @@
+"""The run folder: atomic, never overwritten by accident, readable at any time."""
+
+import contextlib
+import errno
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from propfair.errors import ConfigError, DataError, TrainingError
+from propfair.experiment import files
+from propfair.experiment.config import make_config
+from propfair.experiment.folder import RunFolder
+from propfair.experiment.run import run
+
+TINY = ["model=logistic", "schedule.rounds=2", "schedule.eval_every=1", "data.num_clients=4"]
+
+
+def test_a_run_writes_everything_and_it_can_be_read_back(tmp_path: Path) -> None:
+    result = run(make_config({}, TINY), tmp_path / "one")
+    stored = RunFolder.open(tmp_path / "one")
+    assert stored.status["state"] == "finished"
+    assert stored.status["rounds"] == 2
+    assert stored.records().equals(result.records)
+    assert set(result.records["metric"].unique().to_pylist()) >= {"weight", "loss", "accuracy", "slope"}
+    assert result.records.column_names == ["run", "round", "client", "split", "metric", "value"]
+    assert stored.environment["packages"]["torch"] == torch.__version__
+    assert stored.clients["sizes"]["train"] == [sum(row) for row in stored.clients["train_labels"]]
+    for name, tensor in result.model.state_dict().items():
+        assert torch.equal(stored.model()[name], tensor)
+    assert make_config({}, TINY).to_toml() == stored.config_text
+    assert not list((tmp_path / "one").glob(".*"))
+    assert not (tmp_path / "one" / "checkpoints").exists()
+    assert pq.read_table(tmp_path / "one" / "records.parquet").num_rows == result.records.num_rows
+
+
+def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:
+    one = run(make_config({}, TINY), tmp_path / "one", name="same")
+    two = run(make_config({}, TINY), tmp_path / "two", name="same")
+    other = run(make_config({}, [*TINY, "seed=1"]), tmp_path / "three", name="same")
+    assert one.records.equals(two.records)
+    assert one.rounds_table.equals(two.rounds_table)
+    assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
+    assert (tmp_path / "one/records.parquet").read_bytes() == (tmp_path / "two/records.parquet").read_bytes()
+    assert not one.records.equals(other.records)
+    assert one.records["client"].equals(other.records["client"])
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    run(make_config({}, TINY), tmp_path / "one")
+    before = (tmp_path / "one" / "records.parquet").read_bytes()
+    with pytest.raises(ConfigError, match=r"exists already.*--force"):
+        run(make_config({}, [*TINY, "seed=1"]), tmp_path / "one")
+    assert (tmp_path / "one" / "records.parquet").read_bytes() == before
+    run(make_config({}, [*TINY, "seed=1"]), tmp_path / "one", force=True)
+    assert (tmp_path / "one" / "records.parquet").read_bytes() != before
+
+
+def test_force_deletes_nothing_but_run_folders(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="not a run folder"):
+        run(make_config({}, TINY), tmp_path / "thesis", force=True)
+    assert (tmp_path / "thesis" / "chapter1.tex").exists()
+
+
+def test_wrong_data_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="5000 clients"):
+        run(make_config({}, [*TINY, "data.num_clients=5000"]), tmp_path / "one")
+    with pytest.raises(ConfigError, match="only 4"):
+        run(make_config({}, [*TINY, "server.participation=9"]), tmp_path / "one")
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_folder_that_can_not_be_written_fails_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"can't write to .*file.*Choose another folder with --out"):
+        run(make_config({}, TINY), tmp_path / "file" / "one")
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(TrainingError, match="No space left on device"):
+        run(make_config({}, TINY), tmp_path / "one")
+    assert not list((tmp_path / "one").glob(".*"))
+    assert RunFolder.open(tmp_path / "one").records().num_rows > 0
+
+
+def test_replacing_keeps_the_old_file_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+    with contextlib.suppress(RuntimeError), files.replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_foreign_and_damaged_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a run folder"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "status.json").write_text("{")
+    with pytest.raises(DataError, match="not valid JSON"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "status.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(DataError, match="has format 99"):
+        RunFolder.open(tmp_path)
+
+
+def test_divergence_is_recorded_and_total_divergence_keeps_the_last_good_model(tmp_path: Path) -> None:
+    result = run(make_config({}, [*TINY, "local.lr=1e38", "algorithm=fedavg"]), tmp_path / "hot")
+    assert result.state == "failed"
+    assert "Lower local.lr" in result.reason
+    stored = RunFolder.open(tmp_path / "hot")
+    assert stored.status["state"] == "failed"
+    assert all(torch.isfinite(tensor).all() for tensor in stored.model().values())
