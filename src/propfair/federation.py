@@ -66,6 +66,13 @@ class Federation:
         sizes = self.train.lengths.to(torch.float64)
         return sizes / sizes.sum()
 
+    def label_counts(self, split: Split) -> Tensor:
+        """How many examples of each class each client has in a split, [n, classes]."""
+        part, classes = self.split(split), self.examples.num_classes
+        owner = torch.repeat_interleave(torch.arange(len(part)), part.lengths)
+        cells = owner * classes + self.examples.targets(part.values).cpu()
+        return torch.bincount(cells, minlength=len(part) * classes).view(len(part), classes)
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the data and of who holds what: runs that share it can be compared client by client."""

@@ -11,7 +11,8 @@ from propfair.errors import ConfigError
 from propfair.experiment.config import RunConfig, make_config
 from propfair.experiment.names import slug
 from propfair.experiment.run import Watch, build_federation, run
-from propfair.fairness.statistics import FloatArray, MeanStd, summarize_seeds
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.statistics import MeanStd, summarize_seeds
 from propfair.federation import Federation, Split
 from propfair.result import Result
 

@@ -47,6 +47,7 @@ class DataSection(Part):
     num_clients: int | None = Field(default=None, ge=1)
     partition: Part = Part()
     split: dict[str, Any] = {}
+    saved: Path | None = None  # a partition on file, instead of the two above
     seed: int = Field(default=0, ge=0)
 
 
@@ -117,7 +118,8 @@ class RunConfig(BaseModel):
         own_model = isinstance(model, ImportedModel)
         written = self.model_dump(mode="json")
         written["data"] = {
-            "name": source.name, **fields_of(source), "folder": written["data"]["folder"], "seed": self.data.seed,
+            "name": source.name, **fields_of(source),
+            "folder": written["data"]["folder"], "saved": written["data"]["saved"], "seed": self.data.seed,
             "num_clients": self.num_clients, "partition": _spelled_out(partitioner),
             "split": fields_of(self.make_splitter()),
         }  # fmt: skip

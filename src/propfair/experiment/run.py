@@ -14,6 +14,7 @@ from propfair.errors import ConfigError, TrainingError
 from propfair.experiment.config import RunConfig
 from propfair.experiment.environment import describe_environment
 from propfair.experiment.folder import RunFolder
+from propfair.experiment.partition import load_partition
 from propfair.experiment.training import Progress, Schedule, check_workload, fit
 from propfair.federation import SPLITS, Federation, federate
 from propfair.result import Result
@@ -26,6 +27,8 @@ Watch = Callable[[Progress], None]
 def build_federation(config: RunConfig) -> Federation:
     """The clients of a config. Depends on its data section alone, so that runs can share them."""
     examples = config.make_source().load(config.data.folder)
+    if config.data.saved is not None:
+        return load_partition(config.data.saved, examples)
     return federate(examples, config.make_partitioner(), config.num_clients, config.make_splitter(), config.data.seed)
 
 
@@ -128,7 +131,6 @@ def check_device(device: str) -> None:
 def describe_clients(federation: Federation) -> dict[str, Any]:
     """Names, sizes and label counts of the clients, for reports that show who holds what."""
     classes = federation.examples.num_classes
-    labels = federation.examples.labels
     described: dict[str, Any] = {
         "fingerprint": federation.fingerprint,
         "note": federation.note,
@@ -137,10 +139,7 @@ def describe_clients(federation: Federation) -> dict[str, Any]:
         "sizes": {split: federation.split(split).lengths.tolist() for split in SPLITS},
     }
     if classes:
-        part = federation.train
-        owner = torch.repeat_interleave(torch.arange(len(part)), part.lengths)
-        counts = torch.bincount(owner * classes + labels[part.values], minlength=len(part) * classes)
-        described["train_labels"] = counts.view(len(part), classes).tolist()
+        described["train_labels"] = federation.label_counts("train").tolist()
     return described
 
 
