@@ -53,24 +53,27 @@ class Block:
 Row = tuple[Report, Tensor, Tensor]  # of one client: its report, its update [P] and its buffers [B]
 
 
-def reduce_block(job: Job, positions: Iterable[int], rows: Iterable[Row]) -> Block:
-    """Sum what the clients at these positions of the cohort sent, in order: the sum that every engine must give."""
-    reports, kept = [], []
-    total = torch.zeros_like(job.params)
+def reduce_block(job: Job, positions: Sequence[int], rows: Iterable[Row]) -> Block:
+    """Sum what the clients at these positions of the cohort sent, in order: the sum that every engine must give.
+
+    A row is done with when the next one is asked for, so that engines may use its memory again.
+    """
+    reports, num_kept = [], 0
+    summed = job.weights is not None
+    update = torch.zeros_like(job.params) if summed else job.params.new_empty(len(positions), len(job.params))
     buffers = torch.zeros_like(job.buffers)
     for position, (report, delta, own_buffers) in zip(positions, rows, strict=True):
         reports.append(report)
         if not report.finite:
             continue
         if job.weights is None:
-            kept.append(delta)
+            update[num_kept] = delta
+            num_kept += 1
         else:
-            total.add_(delta, alpha=float(job.weights[position]))
+            update.add_(delta, alpha=float(job.weights[position]))
         if len(buffers):
             buffers.add_(own_buffers, alpha=float(job.share[position]))
-    if job.weights is None:
-        total = torch.stack(kept) if kept else total.new_empty(0, len(total))
-    return Block(tuple(reports), total, buffers)
+    return Block(tuple(reports), update if summed else update[:num_kept], buffers)
 
 
 class Event(NamedTuple):
@@ -93,6 +96,7 @@ class Session(ABC):
     def __init__(self, work: Workload) -> None:
         self.work = work
         self.events: list[Event] = []
+        self._memories: dict[ClientId, Memory] = {}
 
     @abstractmethod
     def train(self, job: Job) -> Iterator[Block]:
@@ -116,18 +120,29 @@ class Session(ABC):
         parts = torch.split(examples, index.lengths[list(clients)].tolist())
         return torch.stack([self.work.algorithm.batch_loss(part) for part in parts])
 
-    @abstractmethod
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """Each client's personal model on its own examples; nan for clients that have none yet."""
+        index = self.work.federation.split(split)
+        known = [client for client in clients if client in self.memories]
+        parts = self.measure_each([self.memories[c] for c in known], [chunks(index, [c]) for c in known])
+        own = gather([part for parts_of_one in parts for part in parts_of_one], index, known)
+        place = torch.tensor([client in self.memories for client in clients], dtype=torch.bool)
+        loss, accuracy = torch.full((2, len(clients)), torch.nan, dtype=torch.float64)
+        loss[place], accuracy[place] = own.loss, own.accuracy
+        return Evaluation(loss, accuracy, index.lengths[list(clients)])
+
+    def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """`measure` for several models, each on its own batches."""
+        return [self.measure(own["params"], own["buffers"], few) for own, few in zip(models, batches, strict=True)]
 
     @property
-    @abstractmethod
     def memories(self) -> Mapping[ClientId, Memory]:
         """What clients keep between rounds."""
+        return self._memories
 
-    @abstractmethod
     def restore(self, memories: Mapping[ClientId, Memory]) -> None:
         """Continue with these memories."""
+        self._memories = {client: dict(memory) for client, memory in memories.items()}
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing that outlives them)
         """Free workers and memory. Safe to call twice."""

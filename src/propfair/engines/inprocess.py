@@ -2,18 +2,17 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import ClientId
-from propfair.client import Memory, Workload, run_client
+from propfair.client import Workload, run_client
 from propfair.engines.base import ENGINES, Block, Engine, Job, Row, Session, reduce_block
 from propfair.errors import ConfigError
-from propfair.evaluation import Evaluation, chunks, gather, measure
-from propfair.federation import Federation, Split
+from propfair.evaluation import measure
+from propfair.federation import Federation
 from propfair.params import FlatModel
 from propfair.seeds import untouched_global_rng
 
@@ -44,7 +43,6 @@ class InProcessSession(Session):
         super().__init__(dataclasses.replace(work, federation=on_device(work.federation, work.device)))
         self.model = model
         self._threads = threads
-        self._memories: dict[ClientId, Memory] = {}
 
     def train(self, job: Job) -> Iterator[Block]:
         with torch_threads(self._threads), untouched_global_rng():
@@ -72,23 +70,6 @@ class InProcessSession(Session):
         self.model.load(params, buffers)
         with torch_threads(self._threads):
             return [measure(self.model, self.work.federation.examples, self.work.loss, batch) for batch in batches]
-
-    def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
-        index = self.work.federation.split(split)
-        loss, accuracy = torch.full((2, len(clients)), torch.nan, dtype=torch.float64)
-        for position, client in enumerate(clients):
-            if client in self._memories:
-                own = self._memories[client]
-                one = gather(self.measure(own["params"], own["buffers"], chunks(index, [client])), index, [client])
-                loss[position], accuracy[position] = one.loss[0], one.accuracy[0]
-        return Evaluation(loss, accuracy, index.lengths[list(clients)])
-
-    @property
-    def memories(self) -> Mapping[ClientId, Memory]:
-        return self._memories
-
-    def restore(self, memories: Mapping[ClientId, Memory]) -> None:
-        self._memories = {client: dict(memory) for client, memory in memories.items()}
 
 
 @contextlib.contextmanager

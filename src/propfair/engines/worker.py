@@ -1,0 +1,204 @@
+"""What runs in each process of the `processes` engine: waits for tasks, runs clients, measures batches."""
+
+import contextlib
+import ctypes
+import io
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from propfair.algorithms.base import ClientId, Order
+from propfair.client import Memory, Workload, run_client
+from propfair.engines.shared import SharedMemory, padded, unpack
+from propfair.evaluation import measure
+from propfair.params import FlatModel
+
+starting = False  # True in a worker while it imports the user's script
+
+
+class Layout(NamedTuple):
+    """How the memory for exchange is divided: the model sent out, then slots for clients under way.
+
+    A slot has one row for the update and, if clients keep personal models, one for theirs. A row is [P] parameters and
+    [B] buffers.
+    """
+
+    num_params: int
+    num_buffers: int
+    num_slots: int
+    personal: bool
+    dtype: torch.dtype
+
+    @property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return padded((self.num_params + self.num_buffers) * self.dtype.itemsize)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole."""
+        return self.row * (1 + self.num_slots * (1 + self.personal))
+
+
+class Exchange:
+    """What parent and workers write for each other."""
+
+    def __init__(self, layout: Layout, memory: SharedMemory) -> None:
+        self.layout, self.memory = layout, memory
+        self.received = self._row(0)
+
+    def update(self, slot: int) -> Memory:
+        """Where the client in this slot leaves its update."""
+        return self._row(1 + slot)
+
+    def personal(self, slot: int) -> Memory:
+        """The personal model of the client in this slot, before and after its training."""
+        return self._row(1 + self.layout.num_slots + slot)
+
+    def _row(self, number: int) -> Memory:
+        length = self.layout.num_params + self.layout.num_buffers
+        whole = self.memory.tensor(number * self.layout.row, (length,), self.layout.dtype)
+        return {"params": whole[: self.layout.num_params], "buffers": whole[self.layout.num_params :]}
+
+
+class Setup(NamedTuple):
+    """The first message to a worker."""
+
+    path: list[str]  # where to import from
+    folder: str
+    threads: int
+    main: dict[str, Any] | None  # how to import the user's script, if the model or the loss are defined there
+    world_size: int  # bytes of the packed model and workload
+    layout: Layout
+
+
+class Train(NamedTuple):
+    """Run a client; leave its update in the slot."""
+
+    slot: int
+    round: int
+    client: ClientId
+    order: Order
+    has_memory: bool
+
+
+class Measure(NamedTuple):
+    """Measure batches under the model sent out, or under the personal model in a slot."""
+
+    slot: int | None
+    version: int  # of the model sent out: loaded once, not for each batch
+    batches: list[NDArray[np.int64]]
+
+
+class Failure(NamedTuple):
+    """An exception in a worker."""
+
+    error: Exception | None  # None: it does not survive the journey
+    text: str
+
+
+def serve(connection: Connection, fds: list[int]) -> None:
+    """Run tasks until the connection ends. `fds` are the packed model and workload, and the memory for exchange."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    with contextlib.suppress(EOFError, ConnectionError):
+        connection.send((None, os.getpid()))
+        try:
+            worker = Worker(connection.recv(), *fds)
+        except Exception as error:
+            connection.send((None, _failure(error)))
+            return
+        while True:
+            number, task = connection.recv()
+            try:
+                result = worker.run(task)
+            except Exception as error:
+                result = _failure(error)
+            connection.send((number, result))
+
+
+class Worker:
+    """A model, all clients' data, and a view of the exchange memory."""
+
+    def __init__(self, setup: Setup, world_fd: int, exchange_fd: int) -> None:
+        keep_freed_memory()
+        torch.set_num_threads(setup.threads)
+        os.chdir(setup.folder)
+        sys.path[:] = setup.path
+        if setup.main is not None:
+            _import_main(setup.main)
+        model, work = unpack(SharedMemory(setup.world_size, world_fd))
+        self.model: FlatModel = torch.load(io.BytesIO(model), weights_only=False)
+        self.work: Workload = work
+        self.exchange = Exchange(setup.layout, SharedMemory(setup.layout.size, exchange_fd))
+        self._loaded: int | None = None
+
+    def run(self, task: Train | Measure) -> Any:
+        """A report, or measured batches."""
+        return self._train(task) if isinstance(task, Train) else self._measure(task)
+
+    def _train(self, task: Train) -> Any:
+        self._loaded = None
+        received, update = self.exchange.received, self.exchange.update(task.slot)
+        report, _, memory = run_client(
+            self.model, self.work, task.round, task.order, task.client, received["params"], received["buffers"],
+            self.exchange.personal(task.slot) if task.has_memory else None, out=update["params"],
+        )  # fmt: skip
+        update["buffers"].copy_(self.model.buffers)
+        if memory is not None:
+            for name, tensor in self.exchange.personal(task.slot).items():
+                tensor.copy_(memory[name])
+        return report
+
+    def _measure(self, task: Measure) -> list[NDArray[np.float32]]:
+        if task.slot is not None or self._loaded != task.version:
+            own = self.exchange.received if task.slot is None else self.exchange.personal(task.slot)
+            self.model.load(own["params"], own["buffers"])
+            self._loaded = None if task.slot is not None else task.version
+        examples = self.work.federation.examples
+        batches = map(torch.from_numpy, task.batches)
+        return [measure(self.model, examples, self.work.loss, batch).numpy() for batch in batches]
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc not to give freed memory back after each step, only to fault it in again; False where there is none.
+
+    Training steps allocate and free the same sizes over and over. By default blocks above some size are mapped anew
+    each time: with an LSTM on sequences of 80 that is thousands of page faults a step and a third of the time.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, mmap_threshold, largest = -1, -3, 32 << 20  # glibc refuses more than 32 MiB
+        return bool(mallopt(mmap_threshold, largest) and mallopt(trim_threshold, 1 << 30))
+    return False
+
+
+def _import_main(preparation: dict[str, Any]) -> None:
+    global starting
+    starting = True
+    spawn.prepare(preparation)
+    starting = False
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _failure(error: Exception) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return Failure(None, text)
+    return Failure(error, text)
