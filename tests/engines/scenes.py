@@ -15,6 +15,7 @@ from propfair.federation import Federation
 from propfair.params import FlatModel
 from propfair.ragged import Ragged
 from propfair.server import Outcome, Rounds, Server
+from tests.contract.test_algorithms import REQUIRED
 
 SIZES = (
     23,
@@ -74,7 +75,7 @@ class Run:
 
 
 def workload(algorithm: Algorithm | str = "fedavg", *, data: Federation | None = None, **local: object) -> Workload:
-    chosen = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+    chosen = ALGORITHMS.make(algorithm, REQUIRED.get(algorithm)) if isinstance(algorithm, str) else algorithm
     settings = {"lr": 0.1, "batch_size": 5, **local}
     return Workload(data or federation(), chosen, LocalTraining(**settings), seed=3)  # type: ignore[arg-type]
 
