@@ -70,7 +70,7 @@ def print_comparison(
         return
     if federation.num_clients <= _SHOWN_CLIENTS:
         sizes = federation.train.lengths.tolist()
-        accuracies = [one.accuracies() for one in compared]
+        accuracies = [one.accuracies().mean(0) for one in compared]
         print_table(
             "Test accuracy of each client, %",
             ["client", "train size", *(one.contestant.label for one in compared)],

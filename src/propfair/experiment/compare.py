@@ -50,10 +50,8 @@ class Compared:
         return summarize_seeds([result.summary(split) for result in self.results])
 
     def accuracies(self, split: Split = "test") -> FloatArray:
-        """Accuracy of each client, mean over seeds, [n]."""
-        values = np.stack([result.evaluation(split).accuracy.numpy() for result in self.results])
-        mean: FloatArray = values.mean(axis=0)
-        return mean
+        """Accuracy of each client in each seed, [seeds, n]."""
+        return np.stack([result.evaluation(split).accuracy.numpy() for result in self.results])
 
 
 def compare(

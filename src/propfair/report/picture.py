@@ -7,44 +7,47 @@ import numpy as np
 
 from propfair.errors import MissingExtraError
 from propfair.experiment.files import replacing
+from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import worst_fraction
 
-# Okabe and Ito's palette, safe for colour-blind readers, dark enough on white.
+# Okabe and Ito's palette, safe for colour-blind readers, with a shape for each colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+SHAPES = "os^DvPX*"
+_NAMED_CLIENTS = 40
 
 
-def draw_comparison(accuracies: Mapping[str, np.ndarray], path: Path, title: str) -> None:
-    """Write a PNG (or PDF, SVG: by the ending) with the test accuracies [n] of each algorithm."""
+def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str) -> None:
+    """Write a picture (PNG, PDF or SVG, by the ending) of test accuracies [seeds, n], one entry for each algorithm.
+
+    Points are means over seeds; bars on the right span one population standard deviation over seeds.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing", "plot") from None
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
     clients, trade = figure.subplots(1, 2, width_ratios=(1.7, 1))
-    first = next(iter(accuracies.values()))
-    order = np.argsort(first, kind="stable")
-    place = np.arange(len(first))
-    width = 0.8 / len(accuracies)
+    first = next(iter(accuracies))
+    order = np.argsort(accuracies[first].mean(0), kind="stable")
+    place = np.arange(len(order))
+    means = np.stack([100 * values.mean(0)[order] for values in accuracies.values()])
+    clients.vlines(place, means.min(0), means.max(0), color="#cccccc", linewidth=1.5, zorder=1)
     for position, (label, values) in enumerate(accuracies.items()):
-        colour = COLOURS[position % len(COLOURS)]
-        shift = (position - (len(accuracies) - 1) / 2) * width
-        clients.bar(place + shift, 100 * values[order], width, color=colour, label=label)
-        mean, worst = 100 * float(np.mean(values)), 100 * worst_fraction(values, 0.1)
-        trade.scatter(mean, worst, s=90, color=colour, zorder=3)
-        trade.annotate(label, (mean, worst), xytext=(7, 5), textcoords="offset points", fontsize=9)
-    low = min(float(np.min(values)) for values in accuracies.values())
-    clients.set(
-        xlabel=f"clients, worst-off under {next(iter(accuracies))} first", ylabel="test accuracy, %",
-        xticks=place if len(first) <= 30 else [], ylim=(max(0.0, 100 * low - 12), 100),
-    )  # fmt: skip
-    if len(first) <= 30:
-        clients.set_xticklabels([str(client) for client in order], fontsize=8)
-    clients.legend(loc="upper left", fontsize=9, ncols=min(4, len(accuracies)), frameon=False)
+        style = {"color": COLOURS[position % len(COLOURS)], "marker": SHAPES[position % len(SHAPES)]}
+        clients.scatter(place, means[position], s=34, label=label, zorder=3, alpha=0.9, **style)
+        mean, worst = 100 * values.mean(1), np.array([100 * worst_fraction(row, 0.1) for row in values])
+        trade.errorbar(mean.mean(), worst.mean(), xerr=mean.std(), yerr=worst.std(), markersize=9, capsize=3, **style)
+    clients.set(xlabel=f"clients, worst-off under {first} first", ylabel="test accuracy, %", ylim=(None, 101))
+    named = len(order) <= _NAMED_CLIENTS
+    clients.set_xticks(place if named else [], order if named else None, fontsize=8)
     trade.set(xlabel="mean over clients, %", ylabel="mean of the worst 10 % of clients, %")
-    trade.margins(0.25)
-    trade.grid(alpha=0.3)
+    trade.margins(0.15)
     for axes in (clients, trade):
+        axes.grid(alpha=0.3, axis="y" if axes is clients else "both")
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=12)
+    figure.legend(
+        *clients.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(accuracies)), frameon=False
+    )
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
