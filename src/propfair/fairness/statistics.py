@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
-from propfair.fairness.arrays import FloatArray
+from propfair.fairness.arrays import FloatArray as FloatArray  # also the type of tables elsewhere
 
 Unit = Literal["fraction", "percent"]
 
