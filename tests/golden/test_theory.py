@@ -7,6 +7,7 @@ import pytest
 
 from propfair.fairness.bounds import BoundWarning, fedavg_bound, propfair_bound
 from propfair.fairness.certificate import certificate
+from propfair.fairness.examples import afl_failure
 from propfair.fairness.means import HuberizedMean, PowerMean, ProportionalMean, TiltedMean
 
 P3, F3 = [0.5, 0.3, 0.2], [0.5, 1.0, 2.0]
@@ -100,3 +101,23 @@ def test_propfair_theorem() -> None:
     assert result.limits.drift == pytest.approx(0.00163683, abs=5e-9)
     assert result.psi == pytest.approx(0.0842528289200, rel=1e-11)
     assert result.bound == pytest.approx(9.57134894584, rel=1e-11)
+
+
+def test_afl_failure_table() -> None:
+    table = {row.objective: row for row in afl_failure().runnable}
+    expected = {
+        "FedAvg": ((-4.04, 0.16), (2.143, 0.363), 10.8),
+        "AFL": ((0.002, 0.083), (0.693, 0.693), 50.5),
+        "q-FFL, q=0.1": ((-3.99, 0.16), (2.122, 0.363), 10.8),
+        "q-FFL, q=5": ((-1.18, 0.09), (1.030, 0.502), 11.6),
+        "TERM, alpha=0.5": ((-3.75, 0.15), (2.018, 0.365), 10.8),
+        "TERM, alpha=10": ((-0.85, 0.09), (0.928, 0.544), 12.1),
+        "PropFair, M=2": ((-3.10, 0.14), (1.742, 0.376), 10.9),
+        "PropFair, M=5": ((-3.90, 0.16), (2.083, 0.364), 10.8),
+    }
+    assert table.keys() == expected.keys()
+    for name, (w, losses, error) in expected.items():
+        row = table[name]
+        np.testing.assert_allclose(row.w, w, atol=6e-3, err_msg=name)
+        np.testing.assert_allclose(row.losses, losses, atol=6e-4, err_msg=name)
+        assert 100 * row.test_error == pytest.approx(error, abs=0.06)

@@ -32,7 +32,8 @@ that depend on the losses. `dual_weights` are those weights: PropFair looks hard
 **When does training get there?** `fedavg_bound` and `propfair_bound` evaluate the paper's theorems and say which step
 size they allow.
 
-`example_afl_failure` and `example_nash` draw the paper's two pictures (need `propfair[plot]`).
+`afl_failure` and `nash_example` compute the paper's two small examples; `example_afl_failure` and `example_nash` draw
+them as well (needs `propfair[plot]`).
 """
 
 from propfair.fairness.bargaining import (
@@ -62,6 +63,7 @@ from propfair.fairness.certificate import (
     interval_over_examples,
     interval_over_seeds,
 )
+from propfair.fairness.examples import afl_failure, nash_example
 from propfair.fairness.means import (
     MEANS,
     AlphaFairMean,
@@ -75,6 +77,7 @@ from propfair.fairness.means import (
     ProportionalMean,
     TiltedMean,
 )
+from propfair.fairness.pictures import example_afl_failure, example_nash
 from propfair.fairness.statistics import (
     ClientStatistics,
     MeanStd,
@@ -111,15 +114,19 @@ __all__ = [
     "StepSizeLimits",
     "TiltedMean",
     "UtilitySet",
+    "afl_failure",
     "bargaining_weights",
     "best_fraction",
     "certificate",
     "check_equivalence",
+    "example_afl_failure",
+    "example_nash",
     "fedavg_bound",
     "interval_over_examples",
     "interval_over_seeds",
     "nadir_point",
     "nash_bargaining",
+    "nash_example",
     "over_seeds",
     "propfair_bound",
     "summarize",
