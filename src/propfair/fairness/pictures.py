@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+BROWN, SILVER, GREY = "#9A6A00", "#A9B4BD", "#666666"  # a darker orange for text, and two neutrals
 
 
 def example_afl_failure(out: Path) -> AflFailure:
@@ -43,15 +44,15 @@ def _draw_plane(axes: "Axes", result: AflFailure) -> None:
     axes.axvspan(-1, 0, color=BLUE, alpha=0.10, lw=0)
     axes.axvspan(0, 1, color=ORANGE, alpha=0.13, lw=0)
     axes.text(-0.5, 1.03, "left: 90 % are +1", ha="center", va="bottom", color=BLUE, fontsize=10)
-    axes.text(0.5, 1.03, "right: 90 % are −1", ha="center", va="bottom", color="#9A6A00", fontsize=10)
+    axes.text(0.5, 1.03, "right: 90 % are −1", ha="center", va="bottom", color=BROWN, fontsize=10)
     odd, many = result.clients
-    for sign, marker, colour in ((1, "+", BLUE), (-1, "_", "#9A6A00")):
+    for sign, marker, colour in ((1, "+", BLUE), (-1, "_", BROWN)):
         own = many.x[many.y == sign]
         axes.scatter(own[:, 0], own[:, 1], marker=marker, s=26, lw=1.0, color=colour, alpha=0.55)
         few = odd.x[odd.y == sign]
         axes.scatter(few[:, 0], few[:, 1], marker="o", s=230, facecolor="white", edgecolor="black", lw=1.4, zorder=4)
         axes.scatter(few[:, 0], few[:, 1], marker=marker, s=90, lw=2.2, color=colour, zorder=5)
-    lines = {"FedAvg": ("#A9B4BD", 6.0), "AFL": (VERMILION, 2.4), "PropFair, M=2": (GREEN, 2.4)}
+    lines = {"FedAvg": (SILVER, 6.0), "AFL": (VERMILION, 2.4), "PropFair, M=2": (GREEN, 2.4)}
     for row in result.runnable:
         if row.objective in lines:
             colour, width = lines[row.objective]
@@ -72,7 +73,7 @@ def _draw_errors(axes: "Axes", result: AflFailure) -> None:
     rows = sorted(result.runnable, key=lambda row: row.test_error)
     place = np.arange(len(rows))[::-1]
     colours = {"AFL": VERMILION, "PropFair": GREEN}
-    bars = [colours.get(row.objective.split(",")[0], "#A9B4BD") for row in rows]
+    bars = [colours.get(row.objective.split(",")[0], SILVER) for row in rows]
     axes.barh(place, [100 * row.test_error for row in rows], color=bars, height=0.68)
     for y, row in zip(place, rows, strict=True):
         text = f"{100 * row.test_error:.1f} %"
@@ -103,9 +104,7 @@ def _draw_figure_1(axes: "Axes", result: NashExample) -> None:
     axes.text(0.79, 0.79, "equal utility", color=GREY, fontsize=10, va="center")
     _draw_product(axes, best)
     axes.scatter(best[0], best[1], s=130, color=VERMILION, zorder=5, edgecolor="white", lw=1.5)
-    axes.annotate(
-        "$u^*$", (best[0], best[1]), xytext=(13, -4), textcoords="offset points", fontsize=15, color=VERMILION
-    )
+    _label(axes, "$u^*$", best, (13, -4), VERMILION, fontsize=15)
     axes.set_title("On the blue edge the total is the same; $u^*$ is its fairest point", fontsize=11.5, pad=10)
     _frame(axes)
 
@@ -119,15 +118,13 @@ def _draw_principles(axes: "Axes", result: NashExample) -> None:
     line.set_rotation_mode("anchor")
     _draw_product(axes, best)
     choices = (
-        (result.utilitarian, BLUE, "s", "largest total", (-12, -3), "right"),
-        (best, VERMILION, "o", "largest product: Nash", (-6, -19), "right"),
-        (result.egalitarian, GREEN, "D", "best for the worst-off", (-8, -19), "right"),
+        (result.utilitarian, BLUE, "s", "largest total", (-12, -3)),
+        (best, VERMILION, "o", "largest product: Nash", (-6, -19)),
+        (result.egalitarian, GREEN, "D", "best for the worst-off", (-8, -19)),
     )
-    for point, colour, marker, name, offset, side in choices:
+    for point, colour, marker, name, offset in choices:
         axes.scatter(point[0], point[1], s=110, marker=marker, color=colour, zorder=5, edgecolor="white", lw=1.5)
-        axes.annotate(
-            name, (point[0], point[1]), xytext=offset, textcoords="offset points", fontsize=10, color=colour, ha=side
-        )
+        _label(axes, name, point, offset, colour, ha="right")
     axes.set_title("Where principles differ, Nash bargaining lies between", fontsize=11.5, pad=10)
     _frame(axes)
 
@@ -142,6 +139,19 @@ def _draw_product(axes: "Axes", best: FloatArray) -> None:
     u1 = np.linspace(0.05, 1.2, 300)
     axes.plot(u1, best[0] * best[1] / u1, color=VERMILION, lw=1.6, ls=(0, (5, 2)))
     axes.text(0.335, 0.83, "equal product $u_1 u_2$", color=VERMILION, fontsize=10, va="center")
+
+
+def _label(
+    axes: "Axes",
+    text: str,
+    point: FloatArray,
+    offset: tuple[int, int],
+    colour: str,
+    fontsize: int = 10,
+    ha: str = "left",
+) -> None:
+    place = (float(point[0]), float(point[1]))
+    axes.annotate(text, place, xytext=offset, textcoords="offset points", color=colour, fontsize=fontsize, ha=ha)
 
 
 def _frame(axes: "Axes") -> None:
