@@ -10,7 +10,7 @@ K is the number of clients in the cohort of a round, n of all clients, P of para
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -64,12 +64,12 @@ class Cohort:
 
     @staticmethod
     def of(
-        share: list[float],
-        loss: list[float] | None = None,
-        deltas: list[list[float]] | None = None,
+        share: Sequence[float],
+        loss: Sequence[float] | None = None,
+        deltas: Sequence[Sequence[float]] | None = None,
         *,
         clients: tuple[ClientId, ...] | None = None,
-        num_steps: list[float] | None = None,
+        num_steps: Sequence[float] | None = None,
         lr: float = 0.1,
         round_: int = 1,
     ) -> "Cohort":
@@ -208,6 +208,6 @@ def effective_clients(weights: Tensor) -> float:
     return float(weights.sum().square() / squares) if squares > 0 else 0.0
 
 
-def as_floats(values: list[float] | list[list[float]] | Tensor) -> Tensor:
+def as_floats(values: Sequence[float] | Sequence[Sequence[float]] | Tensor) -> Tensor:
     """float64 on the CPU: the number type of every server rule."""
     return torch.as_tensor(values, dtype=torch.float64, device="cpu")

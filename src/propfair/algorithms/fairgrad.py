@@ -20,7 +20,7 @@ class FairGrad(Algorithm):
     r"""An alpha-fair bargain about the progress of a round: PropFair's twin on updates instead of losses.
 
     $$\max_{\|d\| \le 1} \sum_i p_i\, \phi_\alpha(\langle \Delta_i, d \rangle), \qquad d = \sum_i w_i \Delta_i, \quad
-      \sum_j \langle \Delta_i, \Delta_j \rangle w_j = p_i\, w_i^{-1/\alpha} \text{ up to the length of } d$$
+      \sum_j \langle \Delta_i, \Delta_j \rangle w_j \propto (p_i / w_i)^{1/\alpha}$$
 
     with $\phi_\alpha$ of eq. 2.8 in the paper, which does not run it. alpha = 1 is Nash-MTL, the default; large alpha
     comes close to MGDA. The first papers step along gradients by the learning rate. Updates have a length already, so
@@ -60,10 +60,9 @@ class FairGrad(Algorithm):
         weights = torch.zeros_like(cohort.share)
         if len(moving) == 0:
             return weights, state
-        power = cohort.shares(self.weighting)[moving] * (norm / norm.max()) ** (
-            1 / self.alpha - 1
-        )  # of unit vectors instead of updates
-        bargain = nash_weights(cosines, power / power.sum(), self.alpha)
+        share = cohort.shares(self.weighting)[moving]
+        power = (share ** (1 / self.alpha) * (norm / norm.max()) ** (1 / self.alpha - 1)).clamp(min=1e-300)
+        bargain = nash_weights(cosines, power / power.max(), self.alpha)  # of unit vectors instead of updates
         length = (bargain @ cosines @ bargain).clamp(min=0).sqrt()
         if length < _STATIONARY * bargain.sum():
             return weights, state

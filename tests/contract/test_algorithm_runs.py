@@ -1,0 +1,116 @@
+"""Every registered algorithm through the real round loop, in the situations that break rules."""
+
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from propfair.algorithms import ALGORITHMS, Algorithm
+from propfair.client import LocalTraining, Workload
+from propfair.data import ArrayExamples
+from propfair.engines.inprocess import InProcess
+from propfair.federation import Federation, Ragged
+from propfair.params import FlatModel
+from propfair.server import Rounds, Server
+
+REQUIRED: dict[str, dict[str, Any]] = {"gifair": {"coeff": 0.5}}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()),
+    ("afl", {"preset": "original"}),
+    ("gifair", {"preset": "original"}),
+    ("term", {"tau": 1.0, "normaliser": "running"}),
+    ("q-fedavg", {"placement": "client"}),
+    ("alpha-fair", {"alpha": 2.0, "placement": "server"}),
+    ("ditto", {"over": "fedfv"}),
+    ("fednova", {"over": "fedmgda+"}),
+]
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().sum(1)
+
+
+def server_of(name: str, options: dict[str, Any], clients: list[tuple[Tensor, Tensor]], **settings: Any) -> Server:
+    """Linear regression on the given clients, from zero."""
+    x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
+    parts = torch.split(torch.arange(len(y)), [len(y) for _, y in clients])
+    nothing = Ragged.of([torch.empty(0)] * len(clients))
+    names = tuple(str(k) for k in range(len(clients)))
+    federation = Federation(ArrayExamples(x, y, num_classes=1), names, Ragged.of(list(parts)), nothing, nothing)
+    algorithm: Algorithm = ALGORITHMS.make(name, options)
+    work = Workload(federation, algorithm, LocalTraining(lr=0.02, batch_size=4), loss=squared_error)
+    module = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    model = FlatModel(module)
+    return Server(InProcess().start(model, work), Rounds(**settings), model.params, model.buffers)
+
+
+def sample(seed: int, slope: tuple[float, float] = (1.0, -1.0), count: int = 6) -> tuple[Tensor, Tensor]:
+    x = torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
+    return x, x @ torch.tensor(slope).unsqueeze(1)
+
+
+def mean_loss(server: Server) -> float:
+    clients = range(server.work.federation.num_clients)
+    return float(server.session.evaluate(server.params, server.buffers, "train", clients).loss.mean())
+
+
+@every_case
+def test_partial_participation_learns(name: str, options: dict[str, Any]) -> None:
+    server = server_of(name, options, [sample(k, (1.0, -1.0 + 0.1 * k), 4 + k) for k in range(5)], participation=0.6)
+    before = mean_loss(server)
+    for _ in range(6):
+        outcome = server.run_round()
+        assert len(outcome.clients) == 3
+        assert outcome.weights.isfinite().all()
+        again = load(save({key: value.contiguous() for key, value in server.state.items()}))
+        assert all(torch.equal(again[key].nan_to_num(-1), value.nan_to_num(-1)) for key, value in server.state.items())
+    assert server.released.isfinite().all()
+    if name == "local-only":
+        assert mean_loss(server) == before
+    else:
+        assert mean_loss(server) < before
+
+
+@every_case
+def test_one_client(name: str, options: dict[str, Any]) -> None:
+    server = server_of(name, options, [sample(0)])
+    before = mean_loss(server)
+    for _ in range(3):
+        server.run_round()
+    assert server.params.isfinite().all()
+    assert (mean_loss(server) < before) == (name != "local-only")
+
+
+@every_case
+def test_two_clients_with_opposite_updates(name: str, options: dict[str, Any]) -> None:
+    x, y = sample(0, count=4)  # one batch each: no shuffling between them
+    server = server_of(name, options, [(x, y), (x, -y)])
+    for _ in range(2):
+        server.run_round()
+    assert server.params.abs().max() < 1e-5  # each at the price of the other: nobody gains
+
+
+@every_case
+def test_no_loss_and_no_updates(name: str, options: dict[str, Any]) -> None:
+    x = torch.ones(4, 2)
+    server = server_of(name, options, [(x, torch.zeros(4, 1))] * 3)
+    outcome = server.run_round()
+    assert outcome.weights.isfinite().all()
+    assert server.params.tolist() == [0, 0]
+
+
+@every_case
+def test_one_diverged_client_is_left_out(name: str, options: dict[str, Any]) -> None:
+    x, y = sample(1)
+    server = server_of(name, options, [sample(0), (x * 1e30, y), sample(2)])
+    before = server.params
+    for _ in range(2):
+        outcome = server.run_round()
+        assert outcome.dropped == (1,)
+        assert outcome.weights[1] == 0
+    assert server.params.isfinite().all()
+    assert torch.equal(server.params, before) == (name == "local-only")

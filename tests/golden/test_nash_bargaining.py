@@ -1,0 +1,99 @@
+"""A problem whose Nash bargaining solution is known: PropFair finds it, FedAvg does not.
+
+Two clients with data shares 3/4 and 1/4 and losses 2 |theta|^2 and |theta - e|^2, |e| = 1, M = 1. On the segment
+theta = t e the bargain 3/4 log(1 - 2 t^2) + 1/4 log(1 - (1 - t)^2) is best where 2 t (1 - t)(3 - 4t) = 7t - 1, that is
+t = 1/4, with utilities (7/8, 7/16). The mean loss is least at t = 1/7.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from propfair.algorithms import ALGORITHMS
+from propfair.client import LocalTraining, Workload
+from propfair.data import ArrayExamples
+from propfair.engines.inprocess import InProcess
+from propfair.federation import Federation, Ragged
+from propfair.params import FlatModel
+from propfair.server import Rounds, Server
+
+SHARE = torch.tensor([0.75, 0.25], dtype=torch.float64)
+STEEPNESS = torch.tensor([2.0, 1.0])
+CENTRE = torch.tensor([[0.0, 0.0, 0.0], [0.6, 0.0, 0.8]])  # the second has length 1
+OWNER = torch.tensor([0, 0, 0, 1])  # of each example
+SOLUTION = 0.25 * CENTRE[1]
+
+
+class Point(nn.Module):
+    """The model is one point; an example says how much it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.tensor([0.5, 0.5, -0.5]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.theta
+
+
+def squared_distance(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().sum(1)
+
+
+def train(name: str, options: dict[str, Any]) -> Tensor:
+    scale = STEEPNESS.sqrt()[OWNER].unsqueeze(1)
+    nothing = Ragged.of([torch.empty(0)] * 2)
+    federation = Federation(
+        ArrayExamples(scale, scale * CENTRE[OWNER], num_classes=1),
+        ("many", "few"),
+        Ragged.of([torch.arange(3), torch.tensor([3])]),
+        nothing,
+        nothing,
+    )
+    work = Workload(federation, ALGORITHMS.make(name, options), LocalTraining(lr=0.05, steps=1), loss=squared_distance)
+    model = FlatModel(Point())
+    server = Server(InProcess().start(model, work), Rounds(), model.params, model.buffers)
+    for _ in range(150):
+        server.run_round()
+    return server.released
+
+
+def utilities(theta: Tensor) -> Tensor:
+    """M - f_i of models [..., 3], in [..., 2]."""
+    return (1 - STEEPNESS * (theta.unsqueeze(-2) - CENTRE).square().sum(-1)).double()
+
+
+def gains(theta: Tensor) -> Tensor:
+    """The sum that proportional fairness bounds by 0 (eq. 3.3), for 1000 other models."""
+    reference = utilities(theta)
+    others = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * 0.5 + SOLUTION
+    return (utilities(others) / reference - 1) @ SHARE
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("propfair", {"M": 1.0, "variant": "huber"}),
+        ("propfair", {"M": 1.0, "variant": "practical"}),
+        ("propfair", {"M": (1.0, 1.0)}),
+        ("alpha-fair", {"M": 1.0, "alpha": 1.0, "placement": "server"}),
+    ],
+    ids=str,
+)
+def test_propfair_reaches_the_bargain(name: str, options: dict[str, Any]) -> None:
+    theta = train(name, options)
+    assert theta.tolist() == pytest.approx(SOLUTION.tolist(), abs=1e-3)
+    assert utilities(theta).tolist() == pytest.approx([7 / 8, 7 / 16], abs=1e-3)
+    assert gains(theta).max() <= 1e-3
+
+
+def test_fedavg_does_not() -> None:
+    theta = train("fedavg", {})
+    assert theta.tolist() == pytest.approx((CENTRE[1] / 7).tolist(), abs=1e-3)
+    assert gains(theta).max() > 0.05
+
+
+def test_a_better_alternative_for_one_client_moves_the_bargain_towards_it() -> None:
+    """The loss that client 1 has to fear is smaller: it has less to win, and asks for more."""
+    assert train("propfair", {"M": (1.0, 0.8), "variant": "huber"}).norm() > SOLUTION.norm() + 0.01

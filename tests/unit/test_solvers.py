@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch import Tensor
+
+from propfair.solvers import min_norm_weights, nash_weights, project_simplex, unit_gram
+
+quadprog = pytest.importorskip("quadprog")
+
+entries = st.floats(-1e6, 1e6)
+
+
+def unit_vectors(K: int, P: int, seed: int = 0) -> Tensor:
+    vectors = torch.randn(K, P, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    return torch.nn.functional.normalize(vectors)
+
+
+def uniform(K: int) -> Tensor:
+    return torch.full((K,), 1 / K, dtype=torch.float64)
+
+
+@given(st.lists(entries, min_size=1, max_size=20))
+def test_the_projection_is_on_the_simplex_and_nearest(values: list[float]) -> None:
+    y = torch.tensor(values, dtype=torch.float64)
+    x = project_simplex(y)
+    assert (x >= 0).all()
+    assert float(x.sum()) == pytest.approx(1, abs=1e-9)
+    gap = y - x  # optimality: the same number on the support, no larger elsewhere
+    level = gap[x > 0].max()
+    assert torch.allclose(gap[x > 0], level, rtol=1e-9, atol=1e-9)
+    assert (gap <= level + 1e-9 * level.abs() + 1e-9).all()
+
+
+@pytest.mark.parametrize(("y", "x"), [([1.5, 0.4], [1, 0]), ([1.2, 0.15], [1, 0]), ([0.3, 0.3], [0.5, 0.5])])
+def test_the_projection_where_other_codes_leave_the_simplex(y: list[float], x: list[float]) -> None:
+    assert project_simplex(torch.tensor(y, dtype=torch.float64)).tolist() == pytest.approx(x)
+
+
+def by_quadprog(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
+    K = len(centre)
+    constraints = np.concatenate([np.ones((K, 1)), np.eye(K), -np.eye(K)], axis=1)
+    low, high = (centre - radius).clamp(min=0).numpy(), (centre + radius).numpy()
+    bounds = np.concatenate([[1.0], low, -high])
+    return torch.tensor(quadprog.solve_qp(gram.numpy(), np.zeros(K), constraints, bounds, meq=1)[0])
+
+
+def check_optimality(gram: Tensor, x: Tensor, centre: Tensor, radius: float) -> None:
+    low, high = (centre - radius).clamp(min=0), centre + radius
+    assert float(x.sum()) == pytest.approx(1, abs=1e-12)
+    assert (x >= low - 1e-12).all()
+    assert (x <= high + 1e-12).all()
+    slope = gram @ x
+    free = (x > low + 1e-9) & (x < high - 1e-9)
+    if free.any():
+        level = slope[free].mean()
+        assert torch.allclose(slope[free], level, rtol=0, atol=1e-8)
+        assert (slope[x <= low + 1e-9] >= level - 1e-8).all()
+        assert (slope[x >= high - 1e-9] <= level + 1e-8).all()
+
+
+@pytest.mark.parametrize("radius", [0.001, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize(("K", "P"), [(2, 9), (3, 9), (10, 40), (30, 100)])
+def test_common_descent_agrees_with_quadprog(K: int, P: int, radius: float) -> None:
+    vectors = unit_vectors(K, P)
+    gram = vectors @ vectors.T
+    x = min_norm_weights(gram, uniform(K), radius)
+    assert torch.allclose(x, by_quadprog(gram, uniform(K), radius), atol=1e-8)
+    check_optimality(gram, x, uniform(K), radius)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_common_descent_meets_its_optimality_conditions_for_singular_matrices(data: st.DataObject) -> None:
+    K = data.draw(st.integers(1, 8))
+    rows = st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=2, max_size=2).filter(any)
+    vectors = torch.tensor(data.draw(st.lists(rows, min_size=K, max_size=K)), dtype=torch.float64)
+    vectors = torch.nn.functional.normalize(vectors)
+    parts = torch.tensor(data.draw(st.lists(st.floats(0.1, 1), min_size=K, max_size=K)), dtype=torch.float64)
+    centre, radius = parts / parts.sum(), data.draw(st.floats(0, 1))
+    gram = vectors @ vectors.T
+    check_optimality(gram, min_norm_weights(gram, centre, radius), centre, radius)
+
+
+def test_common_descent_of_a_thousand_clients() -> None:
+    vectors = unit_vectors(1000, 300)
+    gram = vectors @ vectors.T
+    check_optimality(gram, min_norm_weights(gram, uniform(1000), 0.5), uniform(1000), 0.5)
+
+
+def test_equal_vectors_get_equal_weights() -> None:
+    vectors = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1]], dtype=torch.float64)
+    x = min_norm_weights(vectors @ vectors.T, uniform(4), 1.0)
+    assert x.tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2], abs=1e-6)
+
+
+def test_the_shortest_combination_of_no_vectors_is_the_centre() -> None:
+    assert min_norm_weights(torch.zeros(3, 3), uniform(3), 0.5).tolist() == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("K", "P"), [(1, 5), (2, 5), (10, 100), (200, 800)])
+def test_bargaining_weights_solve_their_equation(K: int, P: int, alpha: float) -> None:
+    vectors = unit_vectors(K, P)
+    gram = vectors @ vectors.T
+    power = torch.rand(K, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    w = nash_weights(gram, power, alpha)
+    assert (w > 0).all()
+    assert torch.allclose(gram @ w, power * w ** (-1 / alpha), rtol=1e-6)
+
+
+def test_bargaining_weights_are_those_of_a_general_solver() -> None:
+    vectors = unit_vectors(4, 10)
+    gram, power = (vectors @ vectors.T).numpy(), np.array([0.4, 0.3, 0.2, 0.1])
+    found = minimize(
+        lambda w: w @ gram @ w / 2 - power @ np.log(w), np.ones(4), bounds=[(1e-6, None)] * 4, options={"ftol": 1e-15}
+    )
+    assert nash_weights(torch.tensor(gram), torch.tensor(power)).tolist() == pytest.approx(found.x.tolist(), abs=1e-5)
+
+
+def test_bargaining_weights_stay_finite_without_a_solution() -> None:
+    opposite = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert nash_weights(opposite, uniform(2)).isfinite().all()
+
+
+def test_zero_vectors_are_left_out() -> None:
+    gram = torch.tensor([[4.0, 0, 2], [0, 0, 0], [2, 0, 1]], dtype=torch.float64)
+    moving, cosines, norm = unit_gram(gram)
+    assert moving.tolist() == [0, 2]
+    assert cosines.tolist() == [[1, 1], [1, 1]]
+    assert norm.tolist() == [2, 1]
