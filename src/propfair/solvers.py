@@ -2,7 +2,7 @@
 
 They find K numbers from a K x K Gram matrix, which is often singular: clients may send equal or opposite updates. The
 dense QP packages want it positive definite, the others are one more dependency for a few lines. The tests hold these
-against quadprog, SciPy and the optimality conditions.
+against Clarabel, SciPy and the optimality conditions.
 """
 
 import torch
