@@ -14,7 +14,7 @@ from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.errors import ConfigError, unknown
 from propfair.federation import Federation
 from propfair.params import FlatModel
-from propfair.seeds import derive, generator, shuffles
+from propfair.seeds import derive, generator, seed_global, shuffles
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -180,7 +180,7 @@ def _train(
     anchor: Tensor | None = None, lam: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Local steps on `objective(batch loss) + lam/2 ||params - anchor||^2`; the batch losses [S] and sizes [S]."""
-    torch.manual_seed(derive(work.seed, "model", round_, client))
+    seed_global(derive(work.seed, "model", round_, client))
     augment_rng = generator(work.seed, "batches", round_, client, 1)
     examples = work.federation.examples
     take_step = _optimizer(model, work.local, lr)

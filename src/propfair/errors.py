@@ -27,6 +27,10 @@ class MissingExtraError(PropFairError, ImportError):
         super().__init__(f"{feature} needs an extra that is not installed: pip install 'propfair[{extra}]'")
 
 
+class PropFairWarning(UserWarning):
+    """Something is not as it should be, and the text says what was done about it."""
+
+
 def unknown(kind: str, found: str, known: Iterable[str]) -> ConfigError:
     """The error for a name nobody knows: the nearest names first, then all of them."""
     names = sorted(known)

@@ -3,13 +3,14 @@
 import importlib
 import pkgutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import propfair
-from propfair.errors import PropFairError
+from propfair.errors import PropFairError, PropFairWarning
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +40,10 @@ def main() -> None:
     commands = Path(__file__).parent / "commands"
     for module in pkgutil.iter_modules([str(commands)]):
         importlib.import_module(f"propfair.cli.commands.{module.name}")
+    plain = warnings.formatwarning
+    warnings.formatwarning = lambda message, category, *place: (
+        f"warning: {message}\n" if issubclass(category, PropFairWarning) else plain(message, category, *place)
+    )
     try:
         app()
     except PropFairError as error:

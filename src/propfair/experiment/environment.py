@@ -34,6 +34,17 @@ def describe_environment(seed: int, engine: str) -> dict[str, Any]:
     }
 
 
+def with_resume(environment: dict[str, Any]) -> dict[str, Any]:
+    """The same, with a line about the session that goes on with the run."""
+    now = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "propfair": propfair.__version__,
+        "torch": _version("torch"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+    return {**environment, "resumed": [*environment.get("resumed", []), now]}
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

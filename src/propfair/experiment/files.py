@@ -17,12 +17,17 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes files private; a result is for the group to read
+        give_usual_mode(temporary, 0o666)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def give_usual_mode(path: Path, mode: int) -> None:
+    """`tempfile` makes everything private; a result is for whoever the user's umask lets read it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(mode & ~umask)
 
 
 def write_text(path: Path, text: str) -> None:

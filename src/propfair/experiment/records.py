@@ -1,14 +1,17 @@
 """What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
 from propfair.engines.base import Event
 from propfair.evaluation import Evaluation
+from propfair.federation import SPLITS, Split
 from propfair.server import Outcome
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -104,6 +107,38 @@ class Records:
         """Forget the rows, once they are written."""
         self._clients.clear()
         self._rounds.clear()
+
+
+def last_evaluations(
+    records: pa.Table, sizes: Mapping[str, Sequence[int]], prefix: str = ""
+) -> dict[Split, Evaluation]:
+    """The newest evaluation of each split, read back from the client table.
+
+    Args:
+        records: the client table.
+        sizes: by split, how many examples each client has.
+        prefix: "personal_" for the clients' own models.
+    """
+    found: dict[Split, Evaluation] = {}
+    for split in SPLITS:
+        rows = records.filter(pc.equal(records["split"], split))
+        rows = rows.filter(pc.is_in(rows["metric"], pa.array([f"{prefix}loss", f"{prefix}accuracy"])))
+        if not len(rows):
+            continue
+        rows = rows.filter(pc.equal(rows["round"], pc.max(rows["round"])))
+        columns = {}
+        for metric in ("loss", "accuracy"):
+            own = rows.filter(pc.equal(rows["metric"], f"{prefix}{metric}"))
+            values = np.full(len(sizes[split]), np.nan)
+            values[own["client"].to_numpy()] = own["value"].to_numpy()
+            columns[metric] = torch.from_numpy(values)
+        found[split] = Evaluation(columns["loss"], columns["accuracy"], torch.tensor(sizes[split]))
+    return found
+
+
+def count_dropped(records: pa.Table) -> int:
+    """How often a client was left out of a round."""
+    return int(pc.sum(pc.equal(records["metric"], "dropped")).as_py() or 0)
 
 
 def _constant(text: str, length: int) -> pa.DictionaryArray:

@@ -1,6 +1,7 @@
 """From a config to a run: loads the data once, builds the model, trains, writes the folder."""
 
 import contextlib
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ from torch import nn
 
 from propfair.client import Workload
 from propfair.engines.base import Engine
-from propfair.errors import ConfigError, TrainingError
-from propfair.experiment.config import RunConfig
-from propfair.experiment.environment import describe_environment
+from propfair.engines.inprocess import torch_threads
+from propfair.errors import ConfigError, DataError, TrainingError
+from propfair.experiment.config import RunConfig, make_config
+from propfair.experiment.environment import describe_environment, with_resume
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.partition import load_partition
-from propfair.experiment.training import Progress, Schedule, check_workload, fit
-from propfair.federation import SPLITS, Federation, federate
+from propfair.experiment.records import Records, count_dropped, last_evaluations
+from propfair.experiment.training import Progress, Schedule, Trained, check_workload, fit, split_sizes
+from propfair.federation import Federation, federate
 from propfair.result import Result
-from propfair.seeds import derive, untouched_global_rng
+from propfair.seeds import derive, seed_global, untouched_global_rng
 from propfair.server import Rounds
 
 Watch = Callable[[Progress], None]
@@ -36,7 +39,7 @@ def build_model(config: RunConfig, federation: Federation) -> nn.Module:
     """The model of a config, initialised from its seed."""
     shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
     with untouched_global_rng():
-        torch.manual_seed(derive(config.seed, "init"))
+        seed_global(derive(config.seed, "init"))
         return config.make_model().build(shape, federation.examples.num_classes)
 
 
@@ -79,26 +82,89 @@ def execute(
     check_workload(module, work)
     folder = None
     if out is not None:
-        folder = RunFolder.create(out, force=force)
-        with _disk_errors(folder):
-            folder.save_config(config_text)
-            folder.save_environment(describe_environment(work.seed, engine.name))
-            folder.save_clients(describe_clients(work.federation))
+        folder = RunFolder.create(
+            out, name=name, config=config_text, force=force,
+            environment=describe_environment(work.seed, engine.name), clients=describe_clients(work.federation),
+        )  # fmt: skip
     return _train(module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, watch=watch)
+
+
+def resume(path: Path, *, data_folder: Path | None = None, watch: Watch = lambda _: None) -> Result:
+    """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
+
+    Args:
+        path: the run folder.
+        data_folder: where the data are now, if they have moved.
+        watch: told after each round.
+    """
+    folder = RunFolder.open(path)
+    config = saved_config(folder)
+    status, environment = folder.status, folder.environment
+    if status["state"] == "failed":
+        raise ConfigError(f"{path} has failed and would fail again: {status['reason']}")
+    if data_folder is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"folder": data_folder})})
+    check_device(config.device)
+    federation = build_federation(config)
+    if federation.fingerprint != folder.clients["fingerprint"]:
+        raise DataError(
+            f"the data of {path} have changed: their fingerprint was {folder.clients['fingerprint']}, now it is "
+            f"{federation.fingerprint}. Bring the old data back with --data-dir, or run it again."
+        )
+    module = build_model(config, federation)
+    work = Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device)
+    if status["state"] == "finished":
+        return _result(_reread(folder, federation), module, work, folder, status["name"])
+    folder.save_environment(with_resume(environment))
+    with torch_threads(environment["threads"]):  # the last bits depend on it
+        return _train(
+            module, work, folder, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
+            name=status["name"], watch=watch,
+        )  # fmt: skip
+
+
+def saved_config(folder: RunFolder) -> RunConfig:
+    """The config of a run on disk."""
+    text = folder.config_text
+    if not text:
+        raise ConfigError(
+            f"{folder.path} was started from Python, with a model or data that no config describes; "
+            "only runs of the command line can be rebuilt from their folder"
+        )
+    return make_config(tomllib.loads(text))
 
 
 def _train(
     module: nn.Module, work: Workload, folder: RunFolder | None, *,
     engine: Engine, rounds: Rounds, schedule: Schedule, name: str, watch: Watch,
 ) -> Result:  # fmt: skip
-    with _disk_errors(folder):
+    with folder.in_use() if folder else contextlib.nullcontext(), _disk_errors(folder):
         trained = fit(
             module, work, engine=engine, rounds=rounds, schedule=schedule, name=name, folder=folder, watch=watch
         )
         if folder is not None:
             folder.save_model(trained.model)
-            folder.finish(keep_checkpoints=trained.state == "interrupted")
-            folder.save_status(trained.state, trained.rounds, trained.reason)
+            folder.finish(trained.state, trained.rounds, trained.reason, trained.seconds)
+    return _result(trained, module, work, folder, name)
+
+
+def _reread(folder: RunFolder, federation: Federation) -> Trained:
+    """The end of a training that is on disk."""
+    status, records, sizes = folder.status, folder.records(), split_sizes(federation)
+    return Trained(
+        state=status["state"],
+        rounds=status["rounds"],
+        reason=status["reason"],
+        records=Records(status["name"]),
+        model=folder.model(),
+        evaluations=last_evaluations(records, sizes),
+        personal=last_evaluations(records, sizes, "personal_"),
+        num_dropped=count_dropped(records),
+        seconds=status["seconds"],
+    )
+
+
+def _result(trained: Trained, module: nn.Module, work: Workload, folder: RunFolder | None, name: str) -> Result:
     module.load_state_dict(trained.model)
     return Result(
         name=name,
@@ -136,7 +202,7 @@ def describe_clients(federation: Federation) -> dict[str, Any]:
         "note": federation.note,
         "names": list(federation.names),
         "num_classes": classes,
-        "sizes": {split: federation.split(split).lengths.tolist() for split in SPLITS},
+        "sizes": split_sizes(federation),
     }
     if classes:
         described["train_labels"] = federation.label_counts("train").tolist()

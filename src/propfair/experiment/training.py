@@ -1,6 +1,7 @@
 """Runs the rounds of one training: evaluates, records, checkpoints, and stops cleanly."""
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -10,15 +11,17 @@ from torch import Tensor, nn
 
 from propfair.client import Workload
 from propfair.engines.base import Engine, Session
-from propfair.errors import ConfigError, DataError, TrainingError
+from propfair.errors import ConfigError, DataError, PropFairWarning, TrainingError
 from propfair.evaluation import Evaluation
 from propfair.experiment.folder import Checkpoint, RunFolder
-from propfair.experiment.records import Records
-from propfair.federation import SPLITS, Split
+from propfair.experiment.interrupt import stop_on_signal
+from propfair.experiment.records import Records, count_dropped, last_evaluations
+from propfair.federation import SPLITS, Federation, Split
 from propfair.params import FlatModel
 from propfair.server import Rounds, Server
 
 EndState = Literal["finished", "interrupted", "failed"]
+_CHECKPOINT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,8 @@ class Schedule:
         rounds: communication rounds.
         eval_every: rounds between evaluations of all clients; the last round is always evaluated.
         eval_splits: what is evaluated then; splits that no client has are skipped.
-        checkpoint_every: rounds between checkpoints, if there is a run folder.
+        checkpoint_every: rounds between checkpoints, if there is a run folder. Where rounds are slow there is one a
+            minute at least.
     """
 
     rounds: int = 50
@@ -50,7 +54,7 @@ class Progress(NamedTuple):
     rounds: int
     dropped: int  # clients that diverged in this round
     evaluation: Evaluation | None  # of this round, on the first of the evaluated splits
-    seconds: float  # since the start
+    seconds: float  # since the start, breaks left out
 
 
 @dataclass
@@ -79,19 +83,21 @@ def fit(
     folder: RunFolder | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Trained:
-    """Train, from the newest checkpoint of `folder` if it has one. Ctrl-C ends it after the round that is under way.
+    """Train, from the newest checkpoint of `folder` if it has one.
 
-    All clients diverging ends it too; the last good model is kept in both cases.
+    Ctrl-C or SIGTERM ends it after the round that is under way, all clients diverging ends it too; the last good model
+    is kept in both cases. A second Ctrl-C ends it at once: what was done since the last checkpoint is then lost.
     """
     model = FlatModel(module, work.device)
-    began = time.monotonic()
-    with engine.start(model, work) as session:
+    with engine.start(model, work) as session, stop_on_signal() as stop:
         server = Server(session, rounds, model.params, model.buffers)
         trained = Trained("finished", 0, "", Records(name), {})
         if folder is not None:
-            resume(server, session, folder)
+            restore(server, session, folder, trained)
+        clock = Clock(trained.seconds)
+        saved = server.round
         try:
-            while server.round < schedule.rounds:
+            while server.round < schedule.rounds and not stop:
                 outcome = server.run_round()
                 trained.records.add_outcome(outcome)
                 for event in session.events:
@@ -102,20 +108,40 @@ def fit(
                 due = last or server.round % schedule.eval_every == 0
                 if due:
                     _evaluate(server, session, schedule, trained)
-                if folder is not None and (last or server.round % schedule.checkpoint_every == 0):
-                    save(server, session, folder, trained.records)
-                    folder.save_status("running", server.round)
+                if folder is not None and (
+                    last or stop or server.round % schedule.checkpoint_every == 0 or clock.lap() > _CHECKPOINT_SECONDS
+                ):
+                    save(server, session, folder, trained.records, clock.total())
+                    saved = server.round
+                    clock.start_lap()
                 shown = next(iter(trained.evaluations.values()), None) if due else None
-                watch(Progress(server.round, schedule.rounds, len(outcome.dropped), shown, time.monotonic() - began))
-        except KeyboardInterrupt:
-            trained.state, trained.reason = "interrupted", f"stopped by the user after round {server.round}"
+                watch(Progress(server.round, schedule.rounds, len(outcome.dropped), shown, clock.total()))
+            if server.round < schedule.rounds:
+                trained.state, trained.reason = "interrupted", f"stopped by {stop.signal} after round {server.round}"
         except TrainingError as error:
             trained.state, trained.reason = "failed", str(error)
-        trained.rounds, trained.seconds = server.round, time.monotonic() - began
-        if folder is not None and trained.state != "finished":
-            save(server, session, folder, trained.records)
+        trained.rounds, trained.seconds = server.round, clock.total()
+        if folder is not None and saved < server.round:
+            save(server, session, folder, trained.records, trained.seconds)
         trained.model = model.state_dict(server.released, server.buffers)
     return trained
+
+
+class Clock:
+    """Seconds of a run over all its sessions, and since the last checkpoint."""
+
+    def __init__(self, before: float) -> None:
+        self._began = time.monotonic() - before
+        self.start_lap()
+
+    def start_lap(self) -> None:
+        self._lap = time.monotonic()
+
+    def lap(self) -> float:
+        return time.monotonic() - self._lap
+
+    def total(self) -> float:
+        return time.monotonic() - self._began
 
 
 def check_workload(module: nn.Module, work: Workload) -> None:
@@ -156,30 +182,42 @@ def check_workload(module: nn.Module, work: Workload) -> None:
     module.train(was_training)
 
 
-def resume(server: Server, session: Session, folder: RunFolder) -> list[str]:
-    """Continue where the newest whole checkpoint stands; the warnings about damaged ones."""
-    checkpoint, warnings = folder.load_checkpoint()
-    if checkpoint is not None:
-        tensors = checkpoint.tensors
-        server.round = checkpoint.round
-        server.params, server.buffers = tensors["params"], tensors["buffers"]
-        server.state = {key.removeprefix("state."): t for key, t in tensors.items() if key.startswith("state.")}
-        memories: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            if key.startswith("memory."):
-                _, client, field_name = key.split(".")
-                memories.setdefault(int(client), {})[field_name] = tensor
-        session.restore(memories)
-    return warnings
+def restore(server: Server, session: Session, folder: RunFolder, trained: Trained) -> None:
+    """Continue where the newest whole checkpoint stands; damaged ones are passed over with a warning."""
+    checkpoint, damaged = folder.load_checkpoint(session.work.device)
+    for text in damaged:
+        warnings.warn(text, PropFairWarning, stacklevel=2)
+    if checkpoint is None:
+        return
+    tensors = checkpoint.tensors
+    server.round, trained.seconds = checkpoint.round, checkpoint.seconds
+    server.params, server.buffers = tensors["params"], tensors["buffers"]
+    server.state = {key.removeprefix("state."): t for key, t in tensors.items() if key.startswith("state.")}
+    memories: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith("memory."):
+            _, client, field_name = key.split(".", 2)
+            memories.setdefault(int(client), {})[field_name] = tensor
+    session.restore(memories)
+    records, sizes = folder.records(), split_sizes(session.work.federation)
+    trained.num_dropped = count_dropped(records)
+    trained.evaluations = last_evaluations(records, sizes)
+    trained.personal = last_evaluations(records, sizes, "personal_")
 
 
-def save(server: Server, session: Session, folder: RunFolder, records: Records) -> None:
+def save(server: Server, session: Session, folder: RunFolder, records: Records, seconds: float) -> None:
     """Write a checkpoint of the whole training."""
     tensors = {"params": server.params, "buffers": server.buffers}
     tensors |= {f"state.{key}": tensor for key, tensor in server.state.items()}
     for client, memory in session.memories.items():
         tensors |= {f"memory.{client}.{key}": tensor for key, tensor in memory.items()}
-    folder.save_checkpoint(Checkpoint(server.round, tensors), records)
+    folder.save_checkpoint(Checkpoint(server.round, tensors, seconds), records)
+    folder.save_status("running", server.round, seconds=seconds)
+
+
+def split_sizes(federation: Federation) -> dict[str, list[int]]:
+    """By split, how many examples each client has."""
+    return {split: federation.split(split).lengths.tolist() for split in SPLITS}
 
 
 def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Trained) -> None:

@@ -1,0 +1,209 @@
+"""A run that was stopped, killed or damaged ends with the same bits as one that was not."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from propfair.errors import ConfigError, DataError, PropFairWarning
+from propfair.experiment.folder import RunFolder
+from propfair.experiment.run import resume, run
+from propfair.experiment.training import Progress
+from tests.experiment.killed import content, run_or_resume, start, tiny, train, train_and_die
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _stop_at(number: int, signal_: signal.Signals = signal.SIGTERM):
+    def watch(now: Progress) -> None:
+        if now.round == number:
+            os.kill(os.getpid(), signal_)
+
+    return watch
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_after_the_round_and_resume_goes_on(tmp_path: Path, signal_: signal.Signals) -> None:
+    config = tiny(rounds=9)
+    whole = run(config, tmp_path / "whole", name="tiny")
+    stopped = run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(5, signal_))
+    assert stopped.state == "interrupted"
+    assert stopped.rounds == 5
+    assert signal_.name in stopped.reason
+    assert RunFolder.open(tmp_path / "stopped").status["state"] == "interrupted"
+    seen: list[int] = []
+    resumed = resume(tmp_path / "stopped", watch=lambda now: seen.append(now.round))
+    assert seen == [6, 7, 8, 9]
+    assert resumed.state == "finished"
+    assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+    assert torch.equal(resumed.accuracy, whole.accuracy)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not (tmp_path / "stopped" / "checkpoints").exists()
+
+
+def test_how_often_a_checkpoint_is_written_leaves_no_trace(tmp_path: Path) -> None:
+    run(tiny(rounds=7), tmp_path / "often", name="tiny")
+    run(tiny("schedule.checkpoint_every=5", rounds=7), tmp_path / "seldom", name="tiny")
+    assert content(tmp_path / "often") == content(tmp_path / "seldom")
+
+
+def test_evaluations_and_dropped_clients_survive(tmp_path: Path) -> None:
+    config = tiny("local.lr=1e30", "algorithm=fedavg", rounds=4)
+    whole = run(config, tmp_path / "whole")
+    assert whole.state == "failed"
+    config = tiny(rounds=8)
+    stopped = run(config, tmp_path / "stopped", watch=_stop_at(7))
+    folder = RunFolder.open(tmp_path / "stopped")
+    assert folder.status["rounds"] == 7
+    again = resume(tmp_path / "stopped", watch=_stop_at(8))
+    assert again.state == "finished"
+    assert again.evaluations["test"].accuracy.isfinite().all()
+    assert stopped.evaluations["test"].loss.isfinite().all()
+    later = resume(tmp_path / "stopped")
+    for split, evaluation in again.evaluations.items():
+        assert torch.equal(evaluation.loss, later.evaluations[split].loss)
+        assert torch.equal(evaluation.num_examples, later.evaluations[split].num_examples)
+    assert later.seconds == pytest.approx(again.seconds, abs=1e-3)
+
+
+def test_killed_at_every_change_of_a_file(tmp_path: Path) -> None:
+    config = tiny("schedule.checkpoint_every=1", rounds=3)  # 3: the first checkpoint is pruned
+    run(config, tmp_path / "whole", name="tiny")
+    expected = content(tmp_path / "whole")
+    deaths = 0
+    for operation in range(60):
+        folder = tmp_path / f"killed-{operation}"
+        child = start(train_and_die, config, folder, operation)
+        child.join()
+        deaths += child.exitcode == -signal.SIGKILL
+        result = run_or_resume(config, folder)
+        assert result.state == "finished"
+        assert content(folder) == expected, f"died before change {operation}"
+        if child.exitcode == 0:
+            break
+    assert deaths >= 20
+    assert child.exitcode == 0
+
+
+def test_killed_at_20_random_instants(tmp_path: Path) -> None:
+    config = tiny("schedule.checkpoint_every=1", rounds=25)
+    began = time.monotonic()
+    run(config, tmp_path / "whole", name="tiny")
+    duration = time.monotonic() - began
+    expected = content(tmp_path / "whole")
+    instants = random.Random(0)
+    unfinished = 0
+    for number in range(20):
+        folder = tmp_path / f"killed-{number}"
+        child = start(train, config, folder)
+        time.sleep(instants.uniform(0, duration))
+        child.kill()
+        child.join()
+        unfinished += not folder.exists() or RunFolder.open(folder).status["state"] != "finished"
+        assert run_or_resume(config, folder).state == "finished"
+        assert content(folder) == expected
+    assert unfinished
+
+
+def _interrupted(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+    config = tiny(rounds=8)
+    run(config, tmp_path / "whole", name="tiny")
+    run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(6))
+    return tmp_path / "stopped", content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["state-00000006.safetensors", "records-00000006.parquet", "checkpoint-00000006.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: str) -> None:
+    folder, expected = _interrupted(tmp_path)
+    path = folder / "checkpoints" / name
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    if damage == "gone":
+        path.unlink()
+    else:
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        path.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
+    seen: list[int] = []
+    if name.startswith("checkpoint") and damage == "gone":  # as if it had never been written
+        resume(folder, watch=lambda now: seen.append(now.round))
+    else:
+        with pytest.warns(PropFairWarning, match="checkpoint-00000006.json is damaged"):
+            resume(folder, watch=lambda now: seen.append(now.round))
+    assert seen[0] == 5
+    assert content(folder) == expected
+
+
+def test_all_checkpoints_damaged_starts_from_the_beginning(tmp_path: Path) -> None:
+    folder, expected = _interrupted(tmp_path)
+    (folder / "checkpoints" / "records-00000002.parquet").write_bytes(b"")
+    with pytest.warns(PropFairWarning, match="damaged"):
+        resume(folder)
+    assert content(folder) == expected
+
+
+def test_older_checkpoints_are_pruned(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    names = sorted(path.name for path in (folder / "checkpoints").glob("state-*"))
+    assert names == ["state-00000004.safetensors", "state-00000006.safetensors"]
+
+
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "format": 99}))
+    with pytest.raises(DataError, match="has format 99; this version of propfair reads format"):
+        resume(folder)
+
+
+def test_a_run_without_config_can_not_be_resumed(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    (folder / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match="started from Python"):
+        resume(folder)
+
+
+def test_changed_data_are_refused(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("num_clients = 4", "num_clients = 5"))
+    with pytest.raises(DataError, match="have changed"):
+        resume(folder)
+
+
+def test_a_failed_run_is_not_resumed(tmp_path: Path) -> None:
+    run(tiny("local.lr=1e30", "algorithm=fedavg", rounds=4), tmp_path / "run")
+    with pytest.raises(ConfigError, match="would fail again"):
+        resume(tmp_path / "run")
+
+
+def test_not_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a run folder"):
+        resume(tmp_path)
+
+
+def test_two_processes_on_one_run(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    with RunFolder.open(folder).in_use(), pytest.raises(ConfigError, match="is in use"):
+        resume(folder)
+
+
+def test_force_replaces_a_run_folder_and_nothing_else(tmp_path: Path) -> None:
+    folder, expected = _interrupted(tmp_path)
+    with pytest.raises(ConfigError, match="exists already"):
+        run(tiny(rounds=8), folder)
+    run(tiny(rounds=8), folder, name="tiny", force=True)
+    assert content(folder) == expected
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(ConfigError, match="not a run folder"):
+        run(tiny(rounds=8), tmp_path / "mine", force=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "stopped", "whole"]
