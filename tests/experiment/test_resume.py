@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _stop_at(number: int, signal_: signal.Signals = signal.SIGTERM):
+def _stop_at(number: int, signal_: signal.Signals = signal.SIGTERM) -> Callable[[Progress], None]:
     def watch(now: Progress) -> None:
         if now.round == number:
             os.kill(os.getpid(), signal_)
@@ -74,6 +75,7 @@ def test_evaluations_and_dropped_clients_survive(tmp_path: Path) -> None:
     assert later.seconds == pytest.approx(again.seconds, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_a_file(tmp_path: Path) -> None:
     config = tiny("schedule.checkpoint_every=1", rounds=3)  # 3: the first checkpoint is pruned
     run(config, tmp_path / "whole", name="tiny")
@@ -94,7 +96,7 @@ def test_killed_at_every_change_of_a_file(tmp_path: Path) -> None:
 
 
 def test_killed_at_20_random_instants(tmp_path: Path) -> None:
-    config = tiny("schedule.checkpoint_every=1", rounds=25)
+    config = tiny("schedule.checkpoint_every=1", rounds=12)
     began = time.monotonic()
     run(config, tmp_path / "whole", name="tiny")
     duration = time.monotonic() - began
