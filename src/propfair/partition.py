@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,10 +194,11 @@ class Natural(Partitioner):
                     f"which is {len(kept)}; got num_clients={num_clients}"
                 )
             kept = np.sort(np.random.default_rng(seed).choice(kept, num_clients, replace=False))
-        place = np.full(len(lengths), -1)
+        place = np.full(len(lengths), -1, dtype=np.int32)
         place[kept] = np.arange(len(kept))
-        index = np.flatnonzero(place[owner] >= 0)
-        clients = _by_owner(place[owner[index]], index, len(kept))
+        owner = place[owner]
+        index = np.flatnonzero(owner >= 0)
+        clients = _by_owner(owner[index], index, len(kept))
         return Partition(clients, seed, users=tuple(kept.tolist()), note=note)
 
 
@@ -216,9 +217,10 @@ def largest_remainder(quota: NDArray[np.float64], totals: Counts) -> Counts:
     return counts
 
 
-def _by_owner(owner: NDArray[np.int64], index: NDArray[np.int64], number: int) -> Ragged:
-    order = np.argsort(owner, kind="stable")
-    return Ragged.packed(index[order], np.bincount(owner, minlength=number))
+def _by_owner(owner: NDArray[np.integer[Any]], index: Counts, number: int) -> Ragged:
+    if (owner[1:] < owner[:-1]).any():
+        index = index[np.argsort(owner, kind="stable")]
+    return Ragged.packed(index, np.bincount(owner, minlength=number))
 
 
 def _class_labels(labels: Tensor) -> Counts:

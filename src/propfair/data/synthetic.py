@@ -1,5 +1,6 @@
 """Synthetic(alpha, beta): clients that differ in their data and in their true models."""
 
+import functools
 import math
 from dataclasses import dataclass
 from enum import IntEnum
@@ -49,7 +50,7 @@ class Synthetic(Source):
     seed: int = 0
 
     home = "generated"
-    protocol = Protocol(Natural(), None, Splitter(test=0.2, order="shuffled"), model="logistic")
+    protocol = Protocol(Natural(), None, Splitter(test=0.2, order="contiguous"), model="logistic")
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -84,11 +85,7 @@ class Synthetic(Source):
             features = made.inputs(torch.arange(begin, end))
             if keep:
                 x[begin:end] = features
-            for rows, row, model in zip(
-                torch.split(features, sizes[users].tolist()), offsets[users].tolist(), models, strict=True
-            ):
-                W, b = model[NUM_CLASSES:].view(NUM_FEATURES, NUM_CLASSES), model[:NUM_CLASSES]
-                y[row : row + len(rows)] = torch.addmm(b, rows, W).argmax(1)
+            y[begin:end] = _labels(features, models, sizes[users])
         if not keep:
             return made
         return ArrayExamples(x, y.long(), num_classes=NUM_CLASSES, user=user)
@@ -98,6 +95,15 @@ class Synthetic(Source):
             return torch.full((self.num_users,), self.samples_per_user)
         draws = np.random.default_rng([self.seed, 1]).lognormal(4, 2, self.num_users)
         return torch.from_numpy(draws.astype(np.int64) + 50)
+
+
+def _labels(features: Tensor, models: Tensor, sizes: Tensor) -> Tensor:
+    """The class that each user's own model gives to its rows of `features`; b and W of a user are a row of `models`."""
+    b, W = models[:, None, :NUM_CLASSES], models[:, NUM_CLASSES:].view(-1, NUM_FEATURES, NUM_CLASSES)
+    if bool((sizes == sizes[0]).all()):
+        return torch.baddbmm(b, features.view(len(sizes), -1, NUM_FEATURES), W).argmax(2).flatten()
+    rows = torch.split(features, sizes.tolist())
+    return torch.cat([torch.addmm(b[k], rows[k], W[k]).argmax(1) for k in range(len(sizes))])
 
 
 class SyntheticExamples(Examples):
@@ -144,12 +150,20 @@ def _key(seed: int, stream: Stream, user: Tensor) -> Tensor:
 
 
 def _normals(key: Tensor, width: int) -> Tensor:
-    """Standard normal numbers [len(key), width], `width` even: the Box-Muller pairs of a SplitMix64 sequence."""
-    steps = torch.arange(1, width // 2 + 1, device=key.device) * _GOLDEN
-    bits = _mix(key[:, None] + steps)  # [rows, width / 2]
-    radius = (bits >> 40 & 0xFFFFFF).to(torch.float32).add_(0.5).mul_(2**-24).log_().mul_(-2).sqrt_()
-    angle = (bits & 0xFFFFFF).to(torch.float32).mul_(2**-24 * 2 * math.pi)
-    return torch.cat([radius * angle.cos(), radius.mul_(angle.sin_())], dim=1)
+    """Standard normal numbers [len(key), width]: four of a table of 65,536 quantiles for each word of 64 bits.
+
+    Integers and a table give the same numbers on every machine, which sines and logarithms do not.
+    """
+    steps = torch.arange(1, (width + 3) // 4 + 1, device=key.device) * _GOLDEN
+    words = _mix(key[:, None] + steps)  # [rows, width / 4]
+    index = words.view(torch.int16)[:, :width].to(torch.int32) + (1 << 15)
+    return _quantiles().to(key.device).index_select(0, index.flatten()).view(index.shape)
+
+
+@functools.cache
+def _quantiles() -> Tensor:
+    count = 1 << 16
+    return torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count).to(torch.float32)
 
 
 def _mix(bits: Tensor) -> Tensor:
