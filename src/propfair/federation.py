@@ -1,6 +1,7 @@
 """Who holds what: one shared data set and, for each client and split, the indices of its examples."""
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -101,6 +102,12 @@ def federate(
         seed: decides the partition and the split, and nothing else.
     """
     splitter = splitter or Splitter()
+    if examples.overlap > splitter.gap:
+        warnings.warn(
+            f"examples overlap with the next {examples.overlap}, so training input leaks into the test part. "
+            f"Split with order='contiguous' and gap={examples.overlap}.",
+            stacklevel=2,
+        )
     labels = examples.labels
     dealt = partitioner(labels, num_clients, seed, examples.user)
     parts = splitter(dealt.clients, labels, seed)

@@ -1,7 +1,7 @@
 """Train, validation and test inside each client. Pure functions of (index lists, labels, seed)."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from torch import Tensor
 from propfair.errors import ConfigError
 from propfair.ragged import Ragged
 
-Order = Literal["stratified", "shuffled", "contiguous"]
+Order = Literal["stratified", "per-class", "shuffled", "contiguous"]
 
 
 class Splits(NamedTuple):
@@ -26,13 +26,15 @@ class Splitter:
     """Cuts each client's list into train, validation and test.
 
     Validation is carved out of train: the test part is the same with and without it, so tuning never touches it.
-    Train and validation get the whole part of their fraction of a cell, test gets the rest, as in the authors' code.
+    Of n examples, floor((1 - test) n) are for train and validation, and test gets the rest.
 
     Args:
         validation: fraction for choosing hyper-parameters, 0 for none.
         test: fraction for the report; the paper has 0.2 (images) and 0.5 (Shakespeare).
-        order: "stratified": a cell is one class of one client (the authors' way); "shuffled": a cell is a client;
-            "contiguous": the same, in the order of the data, for text and time series.
+        order: "stratified": the fractions hold for each client, and within one example for each of its classes;
+            "per-class": the authors' way, rounding in each class of each client, so that a class with a single
+            example is never trained on; "shuffled": classes play no part; "contiguous": in the order of the data, for
+            text and time series.
         gap: examples left out at each cut of "contiguous"; length - 1 for windows of a text, so that none overlap.
     """
 
@@ -61,32 +63,51 @@ class Splitter:
         values = clients.values.numpy()
         # Millions of examples are common: whole numbers of 32 bits halve the memory of what follows.
         owner = np.repeat(np.arange(len(clients), dtype=np.int32), clients.lengths.numpy())
-        cell = owner
-        if self.order == "stratified":
+        group: NDArray[np.integer[Any]] = owner
+        if self.order in ("stratified", "per-class"):
             if labels is None or labels.is_floating_point() or labels.ndim != 1:
-                raise ConfigError("order='stratified' needs one class label per example. Use order='shuffled'.")
+                raise ConfigError(f"order={self.order!r} needs one class label per example. Use order='shuffled'.")
             classes = labels.cpu().numpy()[values]
-            cell = owner * np.int64(int(classes.max(initial=0)) + 1) + classes
+            group = owner * np.int64(int(classes.max(initial=0)) + 1) + classes
         if self.order != "contiguous":
             # A stream of its own, apart from that of the partitioner with the same seed.
             shuffle = np.random.default_rng([seed, 0x5B1]).permutation(len(values))
-            order = shuffle[np.argsort(cell[shuffle], kind="stable")]
-            values, owner, cell = values[order], owner[order], cell[order]
+            order = shuffle[np.argsort(group[shuffle], kind="stable")]
+            values, owner, group = values[order], owner[order], group[order]
+        rank, size = _places(owner if self.order == "stratified" else group)
+        purposes = self._spread(rank) if self.order == "stratified" else self._blocks(rank, size)
 
-        starts = np.flatnonzero(np.diff(cell, prepend=-1)).astype(np.int32)
-        sizes = np.diff(starts, append=np.int32(len(cell)))
-        rank = np.arange(len(cell), dtype=np.int32) - np.repeat(starts, sizes)  # place of an example in its cell
-        # 0.8 * 5 is 4.000000000000001 or 3.9999999999999996, depending on the day.
-        before_test = np.floor((1 - self.test) * sizes + 1e-9).astype(np.int32)
-        validation = np.minimum(np.floor(self.validation * sizes + 1e-9).astype(np.int32), before_test)
-
-        def take(first: NDArray[np.int32], end: NDArray[np.int32]) -> Ragged:
-            keep = (rank >= np.repeat(first, sizes)) & (rank < np.repeat(end, sizes))
+        def take(keep: NDArray[np.bool_]) -> Ragged:
             return Ragged.packed(values[keep], np.bincount(owner[keep], minlength=len(clients)))
 
+        return Splits(*map(take, purposes))
+
+    def _spread(self, rank: NDArray[np.int32]) -> tuple[NDArray[np.bool_], ...]:
+        """Every so many in the order of classes: systematic sampling, exact for the client, even over its classes."""
+        used = _whole((rank + 1) * (1 - self.test))  # how many up to here are not for the test
+        is_used = used > _whole(rank * (1 - self.test))
+        share = self.validation / (1 - self.test)
+        is_validation = is_used & (_whole(used * share) > _whole((used - 1) * share))
+        return is_used & ~is_validation, is_validation, ~is_used
+
+    def _blocks(self, rank: NDArray[np.int32], size: NDArray[np.int32]) -> tuple[NDArray[np.bool_], ...]:
+        """First train, then validation, then test."""
+        before_test = _whole((1 - self.test) * size)
+        validation = np.minimum(_whole(self.validation * size), before_test)
         before_validation = before_test - validation
-        return Splits(
-            train=take(np.zeros_like(sizes), before_validation),
-            validation=take(before_validation + np.where(validation > 0, self.gap, 0).astype(np.int32), before_test),
-            test=take(before_test + np.int32(self.gap), sizes),
-        )
+        gap = np.where(validation > 0, self.gap, 0)
+        is_validation = (rank >= before_validation + gap) & (rank < before_test)
+        return rank < before_validation, is_validation, rank >= before_test + self.gap
+
+
+def _places(group: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The place of each example in its group, and the size of that group; groups lie end to end."""
+    starts = np.flatnonzero(np.diff(group, prepend=-1)).astype(np.int32)
+    sizes = np.diff(starts, append=np.int32(len(group)))
+    rank = np.arange(len(group), dtype=np.int32) - np.repeat(starts, sizes)
+    return rank, np.repeat(sizes, sizes)
+
+
+def _whole(numbers: NDArray[np.floating[Any]]) -> NDArray[np.int32]:
+    whole: NDArray[np.int32] = np.floor(numbers + 1e-9).astype(np.int32)  # 0.8 * 5 may come out just under 4
+    return whole

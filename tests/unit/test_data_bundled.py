@@ -86,7 +86,7 @@ def test_bad_synthetic_options(options: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("name", SOURCES.names())
 def test_every_source_has_a_usable_protocol(name: str) -> None:
-    protocol = SOURCES.get(name).protocol
+    protocol = SOURCES.make(name).protocol
     assert protocol.model in MODELS.names()
     assert protocol.partitioner.name in PARTITIONERS.names()
     assert protocol.num_clients is None or protocol.num_clients >= 2

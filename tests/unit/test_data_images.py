@@ -222,7 +222,7 @@ def test_real_cifar10() -> None:
     examples = load("cifar10", home)
     assert examples.x.shape == (50_000, 3, 32, 32)
     assert examples.labels.bincount().tolist() == [5000] * 10
-    protocol = SOURCES.get("cifar10").protocol
+    protocol = SOURCES.make("cifar10").protocol
     federation = federate(examples, protocol.partitioner, protocol.num_clients, protocol.splitter)
     sizes = int(federation.train.lengths.sum()), int(federation.test.lengths.sum())
     assert sum(sizes) == 50_000

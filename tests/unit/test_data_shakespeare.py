@@ -10,6 +10,8 @@ from propfair.data import SOURCES
 from propfair.data.shakespeare import VOCABULARY, TextExamples, read_roles
 from propfair.errors import ConfigError, DataError
 from propfair.federation import federate
+from propfair.partition import Natural
+from propfair.split import Splitter
 from tests.unit import official
 
 LORD = "To be, or not to be: that is the question, my lord| and here is more of it, and more, and so on to the "
@@ -67,6 +69,16 @@ def test_a_text_without_roles(tmp_path: Path, text: str) -> None:
         load(tmp_path)
 
 
+def test_a_split_that_leaks_is_named(tmp_path: Path) -> None:
+    official.write_shakespeare(tmp_path)
+    source = SOURCES.make("shakespeare", {"sequence": 10})
+    examples = source.load(tmp_path)
+    assert source.protocol.splitter.gap == 9
+    federate(examples, Natural(), None, source.protocol.splitter)
+    with pytest.warns(UserWarning, match=r"leaks into the test part.*gap=9"):
+        federate(examples, Natural(), None, Splitter(order="shuffled"))
+
+
 def test_bad_options() -> None:
     with pytest.raises(ConfigError, match="sequence must be >= 1"):
         SOURCES.make("shakespeare", {"sequence": 0})
@@ -85,7 +97,7 @@ def test_real_text_has_the_known_counts() -> None:
     assert len(examples) == 4_226_206
     assert examples.user is not None
     assert int((examples.user.bincount() >= 10_000).sum()) == 132
-    protocol = SOURCES.get("shakespeare").protocol
+    protocol = SOURCES.make("shakespeare").protocol
     federation = federate(examples, protocol.partitioner, protocol.num_clients, protocol.splitter)
     assert federation.num_clients == 20
     assert "132" in federation.note

@@ -14,7 +14,7 @@ LABELS = torch.arange(1000) % 10
 CLIENTS = Dirichlet(beta=0.5)(LABELS, 8, 0).clients
 
 
-@pytest.mark.parametrize("order", ["stratified", "shuffled", "contiguous"])
+@pytest.mark.parametrize("order", ["stratified", "per-class", "shuffled", "contiguous"])
 def test_parts_are_disjoint_and_complete(order: Order) -> None:
     parts = Splitter(validation=0.1, test=0.25, order=order)(CLIENTS, LABELS, 0)
     for k in range(len(CLIENTS)):
@@ -22,15 +22,35 @@ def test_parts_are_disjoint_and_complete(order: Order) -> None:
         assert together.equal(CLIENTS[k].sort().values)
 
 
-def test_stratified_counts_are_the_authors() -> None:
-    parts = Splitter(test=0.2)(CLIENTS, LABELS, 0)
+def test_per_class_counts_are_the_authors() -> None:
+    parts = Splitter(test=0.2, order="per-class")(CLIENTS, LABELS, 0)
     for k in range(len(CLIENTS)):
         cell = LABELS[CLIENTS[k]].bincount(minlength=10)
         assert LABELS[parts.train[k]].bincount(minlength=10).equal(cell * 8 // 10)
     assert parts.validation.lengths.sum() == 0
 
 
-@pytest.mark.parametrize("order", ["stratified", "shuffled", "contiguous"])
+@pytest.mark.parametrize(("test", "validation"), [(0.2, 0.0), (0.2, 0.1), (0.5, 0.25), (0.3, 0.0)])
+def test_stratified_is_exact_for_clients_and_within_one_for_classes(test: float, validation: float) -> None:
+    parts = Splitter(test=test, validation=validation)(CLIENTS, LABELS, 0)
+    for k in range(len(CLIENTS)):
+        size = len(CLIENTS[k])
+        cells = LABELS[CLIENTS[k]].bincount(minlength=10)
+        assert len(parts.test[k]) == size - int((1 - test) * size + 1e-9)
+        assert abs(len(parts.validation[k]) - validation * size) < 1
+        tested = LABELS[parts.test[k]].bincount(minlength=10)
+        assert float((tested - test * cells).abs().max()) < 1 + 1e-6
+        validated = LABELS[parts.validation[k]].bincount(minlength=10)
+        assert float((validated - validation * cells).abs().max()) < 2
+
+
+def test_stratified_keeps_training_on_rare_classes() -> None:
+    clients = Ragged.of([torch.arange(10)])
+    assert len(Splitter(test=0.2)(clients, torch.arange(10), 0).train[0]) == 8
+    assert len(Splitter(test=0.2, order="per-class")(clients, torch.arange(10), 0).train[0]) == 0
+
+
+@pytest.mark.parametrize("order", ["stratified", "per-class", "shuffled", "contiguous"])
 def test_validation_is_carved_out_of_train_and_leaves_test_alone(order: Order) -> None:
     plain = Splitter(test=0.2, order=order)(CLIENTS, LABELS, 5)
     tuning = Splitter(test=0.2, validation=0.2, order=order)(CLIENTS, LABELS, 5)

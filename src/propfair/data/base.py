@@ -27,12 +27,14 @@ class Examples(ABC):
         user: [N], the natural client of each example (a speaking role, a writer), or None.
         user_names: the names that `user` points at.
         augment: changes a training batch at random, or None.
+        overlap: how many of the following examples share input with one (windows of a text); 0 for none.
     """
 
     num_classes: int
     user: Tensor | None = None
     user_names: Sequence[str] = ()
     augment: Augment | None = None
+    overlap: int = 0
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -147,7 +149,11 @@ class Source(ABC):
     name: ClassVar[str]
     home: ClassVar[str] = ""  # where it comes from, for `propfair list`
     remotes: ClassVar[tuple[Remote, ...]] = ()  # what `propfair data get` downloads
-    protocol: ClassVar[Protocol] = Protocol()
+
+    @property
+    def protocol(self) -> Protocol:
+        """How the data set is used unless the user says otherwise."""
+        return Protocol()
 
     @abstractmethod
     def load(self, folder: Path | None) -> Examples:

@@ -39,9 +39,14 @@ class Cifar10(ImageSource):
             "md5:c58f30108f718f92721af3b95e74349a",
         ),
     )
-    protocol = Protocol(Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2), model="resnet18-gn")
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2023, 0.1994, 0.2010)
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(
+            Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+        )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the batches into one array of bytes."""
@@ -75,9 +80,14 @@ class Cifar100(ImageSource):
             "md5:eb9058c3a382ffc7106e4002c42a8d85",
         ),
     )
-    protocol = Protocol(Dirichlet(beta=0.1, min_samples=300), 10, Splitter(test=0.2), model="resnet18-gn")
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(
+            Dirichlet(beta=0.1, min_samples=300), 10, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+        )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images into one array of bytes."""

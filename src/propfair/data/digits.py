@@ -17,7 +17,10 @@ class Digits(Source):
     """Handwritten digits, 8x8 grey, 10 classes, 1,797 images (UCI, Alpaydin and Kaynak, 1998)."""
 
     home = "bundled with scikit-learn"
-    protocol = Protocol(Dirichlet(beta=0.5, min_samples=30), 10, Splitter(test=0.2), model="mlp")
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(Dirichlet(beta=0.5, min_samples=30), 10, Splitter(test=0.2), model="mlp")
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images from the installed scikit-learn."""

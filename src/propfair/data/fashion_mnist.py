@@ -45,9 +45,12 @@ class FashionMnist(ImageSource):
     remotes = tuple(
         Remote(f"{_ADDRESS}/{name}.gz", f"{_FOLDERS[0]}/{name}.gz", checksum) for name, checksum in _CHECKSUMS.items()
     )
-    protocol = Protocol(Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2), model="cnn")
     mean = (0.2860,)
     std = (0.3530,)
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2), model="cnn")
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images into one array of bytes."""

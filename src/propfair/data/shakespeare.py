@@ -56,13 +56,16 @@ class Shakespeare(Source):
             "md5:d2028225a89d8b0b3093dddb720da91f",
         ),
     )
-    protocol = Protocol(
-        Natural(min_samples=10_000), 20, Splitter(test=0.5, order="contiguous", gap=SEQUENCE - 1), model="lstm"
-    )
 
     def __post_init__(self) -> None:
         if self.sequence < 1:
             raise ConfigError(f"sequence must be >= 1; got sequence={self.sequence}")
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(
+            Natural(min_samples=10_000), 20, Splitter(test=0.5, order="contiguous", gap=self.sequence - 1), model="lstm"
+        )
 
     def load(self, folder: Path | None = None) -> "TextExamples":
         """Parse the text."""
@@ -125,6 +128,7 @@ class TextExamples(Examples):
         self.user: Tensor = user  # [windows], int16
         self.user_names = user_names
         self.sequence = sequence
+        self.overlap = sequence - 1
         self.num_unknown = num_unknown  # characters outside of the vocabulary
 
     @staticmethod

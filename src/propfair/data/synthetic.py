@@ -50,7 +50,6 @@ class Synthetic(Source):
     seed: int = 0
 
     home = "generated"
-    protocol = Protocol(Natural(), None, Splitter(test=0.2, order="contiguous"), model="logistic")
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -63,6 +62,10 @@ class Synthetic(Source):
             raise ConfigError(
                 f"samples_per_user must be >= 0; got samples_per_user={self.samples_per_user}. 0 draws lognormal sizes."
             )
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(Natural(), None, Splitter(test=0.2, order="contiguous"), model="logistic")
 
     def load(self, folder: Path | None = None) -> Examples:
         """Make the examples; features over 256 MB are not kept but made again, the same, for each batch."""
@@ -163,7 +166,9 @@ def _normals(key: Tensor, width: int) -> Tensor:
 @functools.cache
 def _quantiles() -> Tensor:
     count = 1 << 16
-    return torch.special.ndtri((torch.arange(count, dtype=torch.float64) + 0.5) / count).to(torch.float32)
+    middle = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    table: Tensor = torch.special.ndtri(middle)
+    return table.to(torch.float32)
 
 
 def _mix(bits: Tensor) -> Tensor:

@@ -53,9 +53,14 @@ class TinyImageNet(ImageSource):
             "md5:90528d7ca1a48142e341f4ef8d21d0de",
         ),
     )
-    protocol = Protocol(Dirichlet(beta=0.05, min_samples=300), 20, Splitter(test=0.2), model="resnet18-gn")
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2770, 0.2691, 0.2821)
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(
+            Dirichlet(beta=0.05, min_samples=300), 20, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+        )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Map the cache into memory, after making it if there is none that fits the files."""
