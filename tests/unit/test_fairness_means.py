@@ -208,7 +208,7 @@ def test_conjugate_is_a_supremum() -> None:
 
 
 def test_every_named_mean_is_listed() -> None:
-    assert set(MEANS) == {"fedavg", "afl", "qffl", "term", "propfair", "alphafair"}
+    assert set(MEANS) == {"fedavg", "afl", "q-ffl", "term", "propfair", "alpha-fair"}
 
 
 @pytest.mark.parametrize(

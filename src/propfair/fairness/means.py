@@ -354,10 +354,10 @@ class HuberizedMean(GeneralizedMean):
 MEANS: dict[str, type[GeneralizedMean]] = {
     "fedavg": ArithmeticMean,
     "afl": Maximum,
-    "qffl": PowerMean,
+    "q-ffl": PowerMean,
     "term": TiltedMean,
     "propfair": ProportionalMean,
-    "alphafair": AlphaFairMean,
+    "alpha-fair": AlphaFairMean,
 }
 
 
