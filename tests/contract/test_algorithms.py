@@ -239,6 +239,42 @@ def test_the_objective_is_increasing_and_has_finite_gradients(name: str, options
 
 
 @every_case
+def test_clients_can_be_trained_in_one_vectorised_call(name: str, options: dict[str, Any]) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    orders = [algorithm.order(client, algorithm.init(whole_share())) for client in range(4)]
+    losses = torch.rand(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+
+    def objective(losses: Tensor, order: Order) -> Tensor:
+        return algorithm.objective(algorithm.batch_loss(losses), order)
+
+    one_by_one = [torch.func.grad(objective)(row, order) for row, order in zip(losses, orders, strict=True)]
+    stacked = Order(*(as_floats(column) for column in zip(*orders, strict=True)))  # type: ignore[arg-type]
+    together = torch.func.vmap(torch.func.grad(objective))(losses, stacked)
+    assert torch.allclose(together, torch.stack(one_by_one))
+
+
+FAIR = ["afl", "q-fedavg", "q-fedsgd", "term", "delta-fl", "semi-vred"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, {}) for name in FAIR), ("alpha-fair", {"placement": "server", "variant": "huber"})],
+    ids=str,
+)
+@settings(max_examples=30, deadline=None)
+@given(drawn=cohorts())
+def test_a_larger_loss_never_counts_less(name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor]) -> None:
+    """In proportion to the data, for clients that take equally many steps."""
+    cohort = dataclasses.replace(drawn[0], num_steps=torch.ones(len(drawn[0]), dtype=torch.float64))
+    algorithm = ALGORITHMS.make(name, options)
+    state = {"lambda": torch.full((TOTAL,), 1 / TOTAL, dtype=torch.float64)} if name == "afl" else {}
+    weights, _ = algorithm.weigh(cohort, state)
+    relative = weights if name == "afl" else weights / cohort.share
+    ordered = relative[cohort.loss.argsort(stable=True)]
+    assert (ordered.diff() >= -1e-9 * ordered.max()).all()
+
+
+@every_case
 @settings(max_examples=8, deadline=None)
 @given(values=st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_the_batch_loss_ignores_padding(name: str, options: dict[str, Any], values: list[float]) -> None:

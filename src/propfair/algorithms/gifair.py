@@ -20,9 +20,10 @@ class GIFAIR(Algorithm):
 
     L_a is the mean loss of group a, A_i the group of client i, d the number of groups in the cohort; lambda = coeff
     lambda_max, and lambda_max = min_i p_i |A_i| / (d - 1) keeps all weights >= 0. By default each client is its own
-    group, as in the paper (Appendix D.2). The first paper scales the client's learning rate by w_i / p_i
-    instead, from the loss that each client had last, so that the server averages as FedAvg does (`side="client"`); with
-    one full-batch step this is the same. Its code samples clients by p_i and averages uniformly (`preset="original"`).
+    group, as in the paper (Appendix D.2). The first paper scales the client's learning rate by w_i / p_i instead, from
+    the loss that each client had last, and averages as FedAvg does (`side="client"`); with one full-batch step this is
+    the same. Its code samples clients by p_i and averages uniformly (`preset="original"`), and its losses are those
+    seen while training (`loss_source="running_mean"` of the rounds).
 
     Args:
         coeff: the share of lambda_max to use, in [0, 1]. The paper tries 0.1, 0.5 and 0.9; which is best varies.

@@ -23,7 +23,7 @@ class PropFair(Algorithm):
 
     One M for each client makes it Nash bargaining with a disagreement point: M_i is the loss of client i if nobody
     agrees, say that of its local-only model; or the nadir point, its worst loss under a model trained for another
-    client alone (eqs. F.3 and F.4).
+    client alone (eqs. F.3 and F.4, `propfair.fairness.nadir_point`).
 
     Args:
         M: the loss at which a client has no utility left; above the losses to expect, yet as low as training allows.
