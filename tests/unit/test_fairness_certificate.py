@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -51,6 +52,9 @@ def test_many_models_and_their_mixtures() -> None:
     mixtures = np.random.default_rng(0).dirichlet(np.ones(3), 500) @ np.array(list(models.values()))
     assert certificate(mixtures, [0.6, 0.4], [3, 1]).maximum <= result.hull_maximum + 1e-12
     np.testing.assert_array_equal(result.hull_weights, [1, 0, 0])
+    again = json.loads(json.dumps(result.as_dict()))
+    assert again["values"]["TERM"] == result.values[2]
+    assert again["maximizer"] == "FedAvg"
 
 
 def test_verdicts() -> None:

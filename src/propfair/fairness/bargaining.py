@@ -101,7 +101,7 @@ class _Form(NamedTuple):
     e: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BargainingSolution:
     """The Nash bargaining solution and its proof.
 

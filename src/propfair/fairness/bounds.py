@@ -62,7 +62,7 @@ class StepSizeLimits:
         return "local_steps" if self.local_steps <= self.drift else "drift"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constants:
     """Of the functions that clients minimise: f_i for FedAvg, -log(M - f_i) for PropFair (in the paper, with a tilde).
 
@@ -77,7 +77,7 @@ class Constants:
     sigma_i: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConvergenceBound:
     """A theorem, evaluated.
 
@@ -280,7 +280,7 @@ def _evaluate(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Clients:
     """Shares, local steps, and which sets of clients may train together."""
 

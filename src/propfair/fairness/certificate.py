@@ -22,7 +22,7 @@ from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, Shares, matrix, normalized_shares, vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate:
     """What other models would change for the clients of a reference model u*.
 
@@ -60,6 +60,17 @@ class Certificate:
     def hull_maximum(self) -> float:
         """The largest value over the convex hull of the models: that of `hull_weights`."""
         return float(self.hull_weights @ self.values)
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it as plain lists and numbers, for JSON."""
+        return {
+            "alpha": self.alpha,
+            "maximum": self.maximum,
+            "maximizer": self.maximizer,
+            "values": dict(zip(self.names, self.values.tolist(), strict=True)),
+            "relative": dict(zip(self.names, self.relative.tolist(), strict=True)),
+            "shares": self.shares.tolist(),
+        }
 
     def verdict(self, tolerance: float = 0.0, interval: "Interval | None" = None) -> str:
         """The result in a sentence. With the `interval` of the maximizer, chance is taken into account.

@@ -54,7 +54,7 @@ class Direction(NamedTuple):
     test_error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AflFailure:
     """The AFL failure case.
 
@@ -159,7 +159,7 @@ def afl_failure(num_draws: int = 400, seed: int = 0) -> AflFailure:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NashExample:
     """Nash bargaining between two clients on two sets.
 
