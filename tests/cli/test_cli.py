@@ -67,7 +67,8 @@ def test_run_from_a_file_as_json(tmp_path: Path) -> None:
 
 def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) -> None:
     result = said("compare", "fedavg", "propfair:M=3,local.lr=0.5", *TINY, "--seeds", "0,1", "-o", "c", cwd=tmp_path)
-    assert [one["label"] for one in result["contestants"]] == ["fedavg", "propfair:M=3,local.lr=0.5"]
+    assert [one["label"] for one in result["contestants"]] == ["fedavg", "propfair"]
+    assert [one["settings"] for one in result["contestants"]] == ["", "M=3, local.lr=0.5"]
     assert all(len(one["runs"]) == 2 for one in result["contestants"])
     picture = (tmp_path / result["pictures"][0]).read_bytes()
     assert picture.startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ from propfair.experiment.training import Progress as Round
 from propfair.fairness.statistics import summarize
 
 Watch = Callable[[Round], None]
-_TEXT_COLUMNS = ("options", "what it is", "server sees")
+_TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")
 STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
 

@@ -61,7 +61,11 @@ def print_comparison(
         print_json(
             {
                 "contestants": [
-                    {"label": one.contestant.label, "runs": [as_json(result) for result in one.results]}
+                    {
+                        "label": one.contestant.label,
+                        "settings": one.contestant.settings,
+                        "runs": [as_json(result) for result in one.results],
+                    }
                     for one in compared
                 ],
                 "pictures": [str(path) for path in pictures],
@@ -82,15 +86,11 @@ def print_comparison(
     rows = []
     for one in compared:
         numbers = one.statistics()
-        rows.append(
-            [
-                one.contestant.label,
-                *(_number(n, numbers[n].mean, numbers[n].std if seeds > 1 else None) for n in STATISTICS),
-            ]
-        )
+        cells = [_number(name, numbers[name].mean, numbers[name].std if seeds > 1 else None) for name in STATISTICS]
+        rows.append([one.contestant.label, *cells, one.contestant.settings])
     print_table(
         f"Who is served how well: test accuracy over {federation.num_clients} clients, %",
-        ["algorithm", *STATISTICS],
+        ["algorithm", *STATISTICS, "settings"],
         rows,
         caption=f"mean ± population std over {seeds} seeds" if seeds > 1 else "",
     )

@@ -25,16 +25,22 @@ class Contestant:
     any other setting: `propfair:M=5,local.lr=0.5`.
     """
 
-    label: str
+    label: str  # the name, with the settings where the name alone would not tell contestants apart
+    settings: str
     overrides: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Contestant":
-        """Read the written form."""
-        name, _, rest = text.partition(":")
-        pairs = [pair for pair in rest.split(",") if pair]
-        keyed = (pair if "." in pair.partition("=")[0] else f"algorithm.{pair}" for pair in pairs)
-        return cls(text, (f"algorithm={name}", *keyed))
+    def parse_all(cls, texts: Sequence[str]) -> list["Contestant"]:
+        """Read the written forms."""
+        names = [text.partition(":")[0] for text in texts]
+        parsed = []
+        for text, name in zip(texts, names, strict=True):
+            settings = text.partition(":")[2]
+            pairs = [pair for pair in settings.split(",") if pair]
+            keyed = (pair if "." in pair.partition("=")[0] else f"algorithm.{pair}" for pair in pairs)
+            label = name if names.count(name) == 1 else text
+            parsed.append(cls(label, ", ".join(pairs), (f"algorithm={name}", *keyed)))
+        return parsed
 
 
 @dataclass(frozen=True)

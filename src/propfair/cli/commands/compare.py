@@ -41,7 +41,7 @@ def compare(
     listed = content.pop("contestants", [])
     overrides = [item for item in items or [] if _is_setting(item)]
     named = [item for item in items or [] if not _is_setting(item)]
-    contestants = [Contestant.parse(text) for text in named or listed or ["fedavg", "propfair"]]
+    contestants = Contestant.parse_all(named or listed or ["fedavg", "propfair"])
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:

@@ -40,7 +40,7 @@ def afl_failure(picture: Picture = None, output: OutputFormat = Format.table) ->
             [
                 [
                     s.objective,
-                    f"({s.w[0]:.3f}, {s.w[1]:.3f})",
+                    _pair(s.w),
                     f"{s.losses[0]:.3f}",
                     f"{s.losses[1]:.3f}",
                     f"{100 * s.test_error:.1f}",
@@ -59,3 +59,8 @@ def nash(picture: Picture = None) -> None:
     path = picture or Path("nash.png")
     example_nash(path)
     print(f"picture: {path}")
+
+
+def _pair(w: tuple[float, float]) -> str:
+    first, second = (round(value, 3) + 0.0 for value in w)  # + 0.0 turns -0.0 into 0.0
+    return f"({first:.3f}, {second:.3f})"
