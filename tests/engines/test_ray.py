@@ -1,0 +1,280 @@
+"""The Ray engine: equal bits on a cluster of two machines, whatever happens to one of them."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from propfair.algorithms.base import Algorithm, Cohort, Needs, Personal, State
+from propfair.algorithms.fedavg import FedAvg
+from propfair.algorithms.propfair import PropFair
+from propfair.client import LocalTraining, Workload
+from propfair.data import ArrayExamples
+from propfair.engines.base import Engine, Event
+from propfair.engines.inprocess import InProcess
+from propfair.engines.ray import Ray
+from propfair.errors import ConfigError, MissingExtraError
+from propfair.evaluation import Evaluation
+from propfair.federation import Federation, Ragged
+from propfair.params import FlatModel
+from propfair.server import Outcome, Rounds, Server
+
+ray: Any = pytest.importorskip("ray", reason="needs the extra: pip install 'propfair[ray]'")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A machine with two CPUs, to which tests may add others."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything(Algorithm):
+    """Looks at all there is: losses, updates, and personal models."""
+
+    name = "everything"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs.LOSS | Needs.GRAM
+
+    @property
+    def personal(self) -> Personal:
+        return Personal(lam=0.1)
+
+    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+        assert cohort.gram is not None
+        weights = cohort.share * cohort.loss / (1 + cohort.gram.sum(1).abs())
+        return weights / weights.sum(), state
+
+
+def workload(
+    algorithm: Algorithm, num_clients: int, loss: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Workload:
+    """Labels carry the client's number (label + 3 client), so that a loss can misbehave for one of them."""
+    rng = torch.Generator().manual_seed(0)
+    sizes = (8 * torch.randint(1, 4, (num_clients,), generator=rng)).tolist()
+    owner = torch.repeat_interleave(torch.arange(num_clients), torch.tensor(sizes))
+    x = torch.randn(len(owner), 6, generator=rng)
+    y = torch.randint(3, (len(owner),), generator=rng) + 3 * owner
+    train = Ragged.of(list(torch.split(torch.arange(len(owner)), sizes)))
+    federation = Federation(
+        ArrayExamples(x, y, num_classes=3 * num_clients), tuple(map(str, range(num_clients))), train, train,
+        Ragged.of([torch.empty(0)] * num_clients),
+    )  # fmt: skip
+    return Workload(federation, algorithm, LocalTraining(lr=0.1, batch_size=8), seed=1, loss=loss or plain_loss)
+
+
+def plain_loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target % 3, reduction="none")
+
+
+@dataclass(frozen=True)
+class Result:
+    params: Tensor
+    buffers: Tensor
+    evaluation: Evaluation
+    personal: Evaluation | None
+    outcomes: list[Outcome]
+    events: list[Event]
+
+
+def train(engine: Engine, work: Workload, rounds: int = 2, participation: float = 1.0) -> Result:
+    torch.manual_seed(0)
+    model = FlatModel(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 3)))
+    everyone = range(work.federation.num_clients)
+    with engine.start(model, work) as session:
+        server = Server(session, Rounds(participation=participation), model.params, model.buffers)
+        outcomes = [server.run_round() for _ in range(rounds)]
+        evaluation = session.evaluate(server.params, server.buffers, "validation", everyone)
+        personal = session.evaluate_personal("validation", everyone) if work.algorithm.personal else None
+        return Result(server.params, server.buffers, evaluation, personal, outcomes, list(session.events))
+
+
+def assert_same(found: Result, expected: Result) -> None:
+    assert torch.equal(found.params, expected.params)
+    assert torch.equal(found.buffers, expected.buffers)
+    assert torch.equal(found.evaluation.loss, expected.evaluation.loss)
+    for mine, other in zip(found.outcomes, expected.outcomes, strict=True):
+        assert torch.equal(mine.weights, other.weights)
+        assert mine.diagnostics == other.diagnostics
+    if expected.personal is not None:
+        assert found.personal is not None
+        assert torch.equal(found.personal.loss.nan_to_num(-1), expected.personal.loss.nan_to_num(-1))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_clients", "participation"),
+    [
+        pytest.param(PropFair(M=5.0), 70, 1.0, id="whole blocks"),
+        pytest.param(PropFair(M=5.0), 11, 1.0, id="parts of blocks", marks=pytest.mark.slow),
+        pytest.param(Everything(), 20, 0.5, id="single updates and memories"),
+    ],
+)
+def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients: int, participation: float) -> None:
+    work = workload(algorithm, num_clients)
+    found = train(Ray(address=cluster.address, workers=2), work, participation=participation)
+    assert_same(found, train(InProcess(threads=1), work, participation=participation))
+    assert not found.events
+
+
+class KilledNode:
+    """Clients on the machine that is to die say so and stay there; the others wait until there is one."""
+
+    def __init__(self, node: str, marker: Path) -> None:
+        self.node, self.marker = node, marker
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        if output.requires_grad and ray.get_runtime_context().get_node_id() == self.node:
+            self.marker.touch()
+            time.sleep(600)
+        while output.requires_grad and not self.marker.exists():
+            time.sleep(0.05)
+        return plain_loss(output, target)
+
+
+def test_a_machine_that_dies_in_a_round_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1)
+    work = workload(Everything(), 12)
+    marker = tmp_path / "running"
+    over = threading.Event()
+
+    def kill() -> None:
+        while not (marker.exists() or over.wait(0.05)):
+            pass
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        engine = Ray(address=cluster.address, workers=3)
+        found = train(engine, replace(work, loss=KilledNode(node.node_id, marker)), rounds=1)
+    finally:
+        over.set()
+        killer.join()
+
+    assert_same(found, train(InProcess(threads=1), work, rounds=1))
+    assert {event.kind for event in found.events} == {"rerun"}
+    assert "died" in found.events[0].detail
+
+
+class Hanging:
+    """Hangs for one client: the first time only, or always."""
+
+    def __init__(self, client: int, marker: Path | None) -> None:
+        self.client, self.marker = client, marker
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        hangs = self.marker is None or not self.marker.exists()
+        if hangs and output.requires_grad and int(target[0]) // 3 == self.client:
+            if self.marker is not None:
+                self.marker.touch()
+            time.sleep(600)
+        return plain_loss(output, target)
+
+
+@pytest.mark.slow
+def test_a_client_that_hangs_is_run_again(cluster: Any, tmp_path: Path) -> None:
+    work = workload(FedAvg(), 36)
+    hanging = replace(work, loss=Hanging(13, tmp_path / "hung"))
+    engine = Ray(address=cluster.address, workers=1, timeout=1.0, on_hang="retry")
+    found = train(engine, hanging, rounds=1)
+    assert_same(found, train(InProcess(threads=1), work, rounds=1))
+    assert found.events[0].clients == tuple(range(8, 16))  # its block, to find it
+    assert found.events[0].kind == "rerun"
+
+
+def test_a_client_that_hangs_is_dropped(cluster: Any) -> None:
+    work = workload(FedAvg(), 6, Hanging(3, None))
+    found = train(Ray(address=cluster.address, workers=2, timeout=5.0, on_hang="drop"), work, rounds=1)
+    assert found.outcomes[0].dropped == (3,)
+    assert float(found.outcomes[0].weights.sum()) == pytest.approx(1)
+    assert [(event.kind, event.clients) for event in found.events] == [("lost", (3,))]
+
+
+def broken_loss(output: Tensor, target: Tensor) -> Tensor:
+    raise KeyError("no such label")
+
+
+def test_an_error_in_the_program_comes_out_as_it_is(cluster: Any) -> None:
+    with pytest.raises(KeyError, match="no such label"):
+        train(Ray(address=cluster.address, workers=1), workload(FedAvg(), 2, broken_loss), rounds=1)
+
+
+def test_wrong_options_are_refused() -> None:
+    for options, message in (
+        ({"workers": -1}, "workers must be at least 0"),
+        ({"cpus": 0.0}, "must reserve something"),
+        ({"on_hang": "drop"}, "needs a timeout"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Ray(**options)
+    with pytest.raises(ConfigError, match="needs GPUs for the workers"):
+        Ray().start(FlatModel(nn.Linear(1, 1)), replace(workload(FedAvg(), 2), device="cuda"))
+
+
+def test_a_missing_or_old_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.9.3")
+    with pytest.raises(ConfigError, match=r"at least 2\.40; found 2\.9\.3"):
+        train(Ray(), workload(FedAvg(), 2))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'propfair\[ray\]'"):
+        train(Ray(), workload(FedAvg(), 2))
+
+
+INTERRUPTED = """
+from tests.engines.test_ray import FedAvg, Ray, train, workload
+import ray, propfair.server
+run_round = propfair.server.Server.run_round
+def told(server):
+    if server.round == 1:
+        print(ray._private.worker.global_worker.node.get_session_dir_path(), flush=True)
+    return run_round(server)
+propfair.server.Server.run_round = told
+train(Ray(workers=1), workload(FedAvg(), 64), rounds=1_000_000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_nothing_is_left_after_an_interrupt(how: signal.Signals) -> None:
+    shared = set(Path("/dev/shm").glob("plasma*"))
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        session = process.stdout.readline().strip()
+        assert processes_of(session)
+        process.send_signal(how)
+        assert process.wait(60) != 0
+    deadline = time.monotonic() + 30
+    while processes_of(session) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(session) == []
+    assert set(Path("/dev/shm").glob("plasma*")) <= shared
+
+
+def processes_of(session: str) -> list[str]:
+    """The command lines of all processes of a Ray session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text())
+    return [line for line in found if session and session in line]
