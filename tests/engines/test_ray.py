@@ -230,6 +230,12 @@ def test_wrong_options_are_refused() -> None:
         Ray().start(FlatModel(nn.Linear(1, 1)), replace(workload(FedAvg(), 2), device="cuda"))
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://somewhere"])
+def test_a_cluster_that_is_not_there_is_named_at_once(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no Ray cluster at address='{address}'.*`ray start --head`"):
+        train(Ray(address=address), workload(FedAvg(), 2))
+
+
 def test_a_missing_or_old_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "2.9.3")
     with pytest.raises(ConfigError, match=r"at least 2\.40; found 2\.9\.3"):

@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import logging
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -268,16 +269,27 @@ def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:
+            _knock(address)
             ray.init(address=address, **quiet)
         else:
             ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
         if address:
             way_out = "Start one with `ray start --head`, or leave address empty to start one for this run."
-            raise ConfigError(f"no Ray cluster at address={address!r} ({reason}). {way_out}") from None
+            raise ConfigError(f"no Ray cluster at address={address!r}: {reason}. {way_out}") from None
         raise ConfigError(f"Ray could not be started on this machine: {reason}") from None
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Fail at once where Ray itself would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("it must be 'auto' or 'host:port', on the network of the cluster")
+    socket.create_connection((host, int(port)), timeout=5).close()
