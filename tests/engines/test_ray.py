@@ -38,7 +38,7 @@ def cluster() -> Iterator[Any]:
     """A machine with two CPUs, to which tests may add others."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         yield cluster
     finally:
