@@ -74,8 +74,8 @@ class Splitter:
             shuffle = np.random.default_rng([seed, 0x5B1]).permutation(len(values))
             order = shuffle[np.argsort(group[shuffle], kind="stable")]
             values, owner, group = values[order], owner[order], group[order]
-        rank, size = _places(owner if self.order == "stratified" else group)
-        purposes = self._spread(rank) if self.order == "stratified" else self._blocks(rank, size)
+        rank, sizes = _places(owner if self.order == "stratified" else group)
+        purposes = self._spread(rank) if self.order == "stratified" else self._blocks(rank, sizes)
 
         def take(keep: NDArray[np.bool_]) -> Ragged:
             return Ragged.packed(values[keep], np.bincount(owner[keep], minlength=len(clients)))
@@ -90,22 +90,23 @@ class Splitter:
         is_validation = is_used & (_whole(used * share) > _whole((used - 1) * share))
         return is_used & ~is_validation, is_validation, ~is_used
 
-    def _blocks(self, rank: NDArray[np.int32], size: NDArray[np.int32]) -> tuple[NDArray[np.bool_], ...]:
-        """First train, then validation, then test."""
-        before_test = _whole((1 - self.test) * size)
-        validation = np.minimum(_whole(self.validation * size), before_test)
+    def _blocks(self, rank: NDArray[np.int32], sizes: NDArray[np.int32]) -> tuple[NDArray[np.bool_], ...]:
+        """First train, then validation, then test, in each group of `sizes`."""
+        before_test = _whole((1 - self.test) * sizes)
+        validation = np.minimum(_whole(self.validation * sizes), before_test)
         before_validation = before_test - validation
-        gap = np.where(validation > 0, self.gap, 0)
-        is_validation = (rank >= before_validation + gap) & (rank < before_test)
-        return rank < before_validation, is_validation, rank >= before_test + self.gap
+        first_validation = before_validation + np.where(validation > 0, np.int32(self.gap), np.int32(0))
+        is_train = rank < np.repeat(before_validation, sizes)
+        is_validation = (rank >= np.repeat(first_validation, sizes)) & (rank < np.repeat(before_test, sizes))
+        return is_train, is_validation, rank >= np.repeat(before_test + np.int32(self.gap), sizes)
 
 
 def _places(group: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The place of each example in its group, and the size of that group; groups lie end to end."""
+    """The place of each example in its group, and the sizes of the groups, which lie end to end."""
     starts = np.flatnonzero(np.diff(group, prepend=-1)).astype(np.int32)
     sizes = np.diff(starts, append=np.int32(len(group)))
     rank = np.arange(len(group), dtype=np.int32) - np.repeat(starts, sizes)
-    return rank, np.repeat(sizes, sizes)
+    return rank, sizes
 
 
 def _whole(numbers: NDArray[np.floating[Any]]) -> NDArray[np.int32]:

@@ -17,7 +17,7 @@ from propfair.split import Splitter
 
 NUM_FEATURES = 60
 NUM_CLASSES = 10
-USERS_PER_BLOCK = 128  # bounds the memory that their models take
+USERS_PER_BLOCK = 256  # bounds the memory that their models take
 MAX_STORED_BYTES = 1 << 28
 
 
@@ -173,9 +173,9 @@ def _quantiles() -> Tensor:
 
 def _mix(bits: Tensor) -> Tensor:
     """The finaliser of SplitMix64 (Steele, Lea, Flood, 2014); int64 arithmetic wraps."""
-    bits = (bits ^ (bits >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
-    bits = (bits ^ (bits >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
-    return bits ^ (bits >> 31 & (1 << 33) - 1)
+    bits = (bits ^ (bits >> 30).bitwise_and_((1 << 34) - 1)).mul_(-0x40A7B892E31B1A47)
+    bits = bits.bitwise_xor_((bits >> 27).bitwise_and_((1 << 37) - 1)).mul_(-0x6B2FB644ECCEEE15)
+    return bits.bitwise_xor_((bits >> 31).bitwise_and_((1 << 33) - 1))
 
 
 _GOLDEN = -0x61C8864680B583EB
