@@ -175,6 +175,9 @@ class Natural(Partitioner):
 
     min_samples: int = 1
 
+    def __post_init__(self) -> None:
+        _check_minimum(self.min_samples)
+
     def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
         if user is None:
             raise ConfigError(
@@ -238,9 +241,13 @@ def _check_positive(name: str, value: float, hint: str) -> None:
         raise ConfigError(f"{name} must be > 0 and finite; got {name}={value}. {hint}")
 
 
-def _check_retries(min_samples: int, max_tries: int) -> None:
+def _check_minimum(min_samples: int) -> None:
     if min_samples < 0:
         raise ConfigError(f"min_samples must be >= 0; got min_samples={min_samples}")
+
+
+def _check_retries(min_samples: int, max_tries: int) -> None:
+    _check_minimum(min_samples)
     if max_tries < 1:
         raise ConfigError(f"max_tries must be >= 1; got max_tries={max_tries}")
 

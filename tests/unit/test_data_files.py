@@ -155,6 +155,28 @@ def test_cifar_is_read_from_its_archive(tmp_path: Path) -> None:
     assert (tmp_path / "cifar-10-batches-py" / "data_batch_1").is_file()
 
 
+def test_an_archive_in_a_read_only_folder_is_unpacked_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    official.write_cifar10(tmp_path / "made")
+    (tmp_path / "shared").mkdir()
+    with tarfile.open(tmp_path / "shared" / "cifar-10-python.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for _ in range(2):
+        assert len(SOURCES.make("cifar10").load(tmp_path / "shared")) == 100
+    assert left_behind(tmp_path / "shared") == ["cifar-10-python.tar.gz"]
+    assert left_behind(tmp_path / "cache" / "propfair") == ["cifar-10-batches-py"]
+
+
+def test_a_folder_that_can_not_take_the_files(tmp_path: Path) -> None:
+    archive = pack_tar(tmp_path / "x", {"top/a": b"A"})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="can't be unpacked into"):
+        unpack(archive, tmp_path / "file" / "below", "top")
+
+
 CONTENT = b"official" * 5000
 
 
@@ -188,7 +210,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def offer(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes = CONTENT) -> None:
     checksum = f"md5:{hashlib.md5(content).hexdigest()}"
-    monkeypatch.setattr(SOURCES.get("cifar10"), "remotes", (Remote(url, "cifar-10-python.tar.gz", checksum),))
+    remote = Remote(url, "cifar-10-python.tar.gz", checksum, unpacks_to="cifar-10-batches-py")
+    monkeypatch.setattr(SOURCES.get("cifar10"), "remotes", (remote,))
 
 
 def test_download_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
@@ -200,6 +223,9 @@ def test_download_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add
     path.write_bytes(CONTENT[:100])
     offer(monkeypatch, f"{address}/file")
     assert get("cifar10", tmp_path / "new", progress=False)[0].read_bytes() == CONTENT, "a broken one is"
+    path.unlink()
+    (tmp_path / "new" / "cifar-10-batches-py").mkdir()
+    assert get("cifar10", tmp_path / "new") == [tmp_path / "new" / "cifar-10-batches-py"], "nor is an unpacked one"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -137,8 +137,15 @@ def test_tiny_imagenet_is_decoded_once_and_again_when_files_change(
         again = load("tiny-imagenet", tmp_path)
     assert again.x.equal(first.x)
     assert again.digest() == first.digest()
+    pixels, count = first.x.clone(), len(first)
+    del first, again  # they map the file that is damaged now
+    (cache,) = tmp_path.glob("*.npy")
+    cache.write_bytes(cache.read_bytes()[:-1000])
+    assert load("tiny-imagenet", tmp_path).x.equal(pixels), "a damaged cache is made again"
+    next(tmp_path.glob("*.json")).write_text("{")
+    assert load("tiny-imagenet", tmp_path).x.equal(pixels)
     next((tmp_path / "tiny-imagenet-200" / "train").rglob("*_0.JPEG")).unlink()
-    assert len(load("tiny-imagenet", tmp_path)) == len(first) - 1
+    assert len(load("tiny-imagenet", tmp_path)) == count - 1
 
 
 @pytest.mark.parametrize("trouble", ["text", "cut", "png", "size", "large"])

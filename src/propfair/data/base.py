@@ -112,6 +112,10 @@ class ArrayExamples(Examples):
     def targets(self, index: Tensor) -> Tensor:
         return self.y[index]
 
+    @property
+    def labels(self) -> Tensor:
+        return self.y
+
     def tensors(self) -> dict[str, Tensor]:
         return {"x": self.x, "y": self.y}
 
@@ -141,6 +145,7 @@ class Remote:
     url: str
     name: str
     checksum: str  # "md5:..." or "sha256:..."
+    unpacks_to: str = ""  # for archives: the one folder that is in it
 
 
 class Source(ABC):
@@ -156,7 +161,7 @@ class Source(ABC):
         return Protocol()
 
     @abstractmethod
-    def load(self, folder: Path | None) -> Examples:
+    def load(self, folder: Path | None = None) -> Examples:
         """Read the examples; `folder` is the data folder, None for the default one."""
 
 

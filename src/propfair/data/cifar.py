@@ -37,6 +37,7 @@ class Cifar10(ImageSource):
             "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             "cifar-10-python.tar.gz",
             "md5:c58f30108f718f92721af3b95e74349a",
+            unpacks_to="cifar-10-batches-py",
         ),
     )
     mean = (0.4914, 0.4822, 0.4465)
@@ -50,7 +51,7 @@ class Cifar10(ImageSource):
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the batches into one array of bytes."""
-        home = find(type(self), folder, ("cifar-10-batches-py",), ("cifar-10-python.tar.gz", "cifar-10-python.tar.xz"))
+        home = find(type(self), folder)
         train = [f"data_batch_{i}" for i in range(1, 6)]
         names = {"train": train, "test": ["test_batch"], "all": [*train, "test_batch"]}[self.part]
         x, y = _read_batches([home / name for name in names], "labels", 10)
@@ -78,6 +79,7 @@ class Cifar100(ImageSource):
             "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
             "cifar-100-python.tar.gz",
             "md5:eb9058c3a382ffc7106e4002c42a8d85",
+            unpacks_to="cifar-100-python",
         ),
     )
     mean = (0.5071, 0.4865, 0.4409)
@@ -91,7 +93,7 @@ class Cifar100(ImageSource):
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images into one array of bytes."""
-        home = find(type(self), folder, ("cifar-100-python",), ("cifar-100-python.tar.gz", "cifar-100-python.tar.xz"))
+        home = find(type(self), folder)
         names = ["train", "test"] if self.part == "all" else [self.part]
         num_classes = 100 if self.labels == "fine" else 20
         x, y = _read_batches([home / name for name in names], f"{self.labels}_labels", num_classes)
@@ -99,30 +101,30 @@ class Cifar100(ImageSource):
 
 
 def _read_batches(paths: list[Path], key: str, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    images: list[StoredArray] = []
-    labels: list[int] = []
-    for path in paths:
-        if not path.is_file():
-            raise DataError(f"{path} is missing: the folder is not a whole copy of the official distribution")
-        batch = read_pickle(path)
-        if "data" not in batch or key not in batch:
-            raise DataError(
-                f"{path} must hold 'data' and {key!r}; it holds {', '.join(sorted(batch))}. Is it another version?"
-            )
-        data, y = batch["data"], batch[key]
-        if not isinstance(data, StoredArray) or len(data.shape) != 2 or data.shape[1] != 3072:
-            raise DataError(f"{path}: 'data' must be rows of 3072 bytes (3x32x32)")
-        if not isinstance(y, list) or len(y) != data.shape[0]:
-            raise DataError(f"{path}: {key!r} must be a list of {data.shape[0]} numbers, one per image")
-        if not all(isinstance(label, int) and 0 <= label < num_classes for label in y):
-            raise DataError(f"{path}: {key!r} must be between 0 and {num_classes - 1}")
-        images.append(data)
-        labels += y
-    x = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
+    batches = [_read_batch(path, key, num_classes) for path in paths]
+    y = torch.cat([labels for _, labels in batches])
+    x = np.empty((len(y), 3, 32, 32), dtype=np.uint8)
     start = 0
-    for path, data in zip(paths, images, strict=True):
-        rows = data.shape[0]
+    for path, (data, labels) in zip(paths, batches, strict=True):
         with path.open("rb") as file:
-            data.read(file, x[start : start + rows].reshape(rows, 3072))
-        start += rows
-    return torch.from_numpy(x), torch.tensor(labels)
+            data.read(file, x[start : start + len(labels)].reshape(-1, 3072))
+        start += len(labels)
+    return torch.from_numpy(x), y
+
+
+def _read_batch(path: Path, key: str, num_classes: int) -> tuple[StoredArray, torch.Tensor]:
+    if not path.is_file():
+        raise DataError(f"{path} is missing: the folder is not a whole copy of the official distribution")
+    batch = read_pickle(path)
+    if "data" not in batch or key not in batch:
+        raise DataError(
+            f"{path} must hold 'data' and {key!r}; it holds {', '.join(sorted(batch))}. Is it another version?"
+        )
+    data, y = batch["data"], batch[key]
+    if not isinstance(data, StoredArray) or len(data.shape) != 2 or data.shape[1] != 3072:
+        raise DataError(f"{path}: 'data' must be rows of 3072 bytes (3x32x32)")
+    if not isinstance(y, list) or len(y) != data.shape[0]:
+        raise DataError(f"{path}: {key!r} must be a list of {data.shape[0]} numbers, one per image")
+    if not all(isinstance(label, int) and 0 <= label < num_classes for label in y):
+        raise DataError(f"{path}: {key!r} must be between 0 and {num_classes - 1}")
+    return data, torch.tensor(y)

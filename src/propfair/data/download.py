@@ -10,7 +10,7 @@ from propfair.errors import ConfigError, DataError, MissingExtraError
 
 
 def get(name: str, folder: Path | None = None, *, progress: bool = True) -> list[Path]:
-    """Download the official files of data set `name` into the data folder; what is there and whole stays.
+    """Download the official files of data set `name` into the data folder, unless they are there.
 
     A file gets its name only after its checksum is right, so a broken download is never taken for data.
 
@@ -29,7 +29,12 @@ def get(name: str, folder: Path | None = None, *, progress: bool = True) -> list
         raise DataError(f"the data folder {home} can't be made: {error}") from error
     if not os.access(home, os.W_OK):
         raise DataError(f"the data folder {home} is read-only. Choose another one with --data-dir or PROPFAIR_DATA.")
-    return [_fetch(remote, home, progress) for remote in source.remotes]
+    return [
+        home / remote.unpacks_to
+        if remote.unpacks_to and (home / remote.unpacks_to).is_dir()
+        else _fetch(remote, home, progress)
+        for remote in source.remotes
+    ]
 
 
 def _fetch(remote: Remote, home: Path, progress: bool) -> Path:

@@ -1,6 +1,5 @@
 """Where data lies on disk: the data folder, what is in it, and archives, which are unpacked with care."""
 
-import contextlib
 import lzma
 import os
 import shutil
@@ -38,23 +37,16 @@ def writable_folder(folder: Path) -> Path:
     return folder if os.access(folder, os.W_OK) else cache_folder()
 
 
-def find(source: type[Source], folder: Path | None, names: tuple[str, ...], archives: tuple[str, ...] = ()) -> Path:
-    """The first of `names` in the data folder, unpacked from one of `archives` if need be.
-
-    Args:
-        source: whose data it is, for the error that says how to get it.
-        folder: the data folder, None for the default one.
-        names: files or folders that will do, the first one being the top folder of the archives.
-        archives: official archive names.
-    """
+def find(source: type[Source], folder: Path | None, *others: str) -> Path:
+    """The official file or folder of a data set, unpacked from its archive if need be; or one of the `others` names."""
     home = data_folder(folder)
+    remote = source.remotes[0]
     for place in dict.fromkeys((home, writable_folder(home))):
-        for name in names:
+        for name in (remote.unpacks_to or remote.name, *others):
             if (place / name).exists():
                 return place / name
-    for archive in archives:
-        if (home / archive).is_file():
-            return unpack(home / archive, writable_folder(home), names[0])
+    if remote.unpacks_to and (home / remote.name).is_file():
+        return unpack(home / remote.name, writable_folder(home), remote.unpacks_to)
     raise missing(source, home)
 
 
@@ -72,22 +64,21 @@ def unpack(archive: Path, into: Path, top: str) -> Path:
 
     Refused: absolute paths, `..`, links and devices, more than 4 GB or 500,000 members, other top folders.
     """
-    into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
-        try:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
             _unpack_members(archive, Path(scratch))
-        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-            raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and download it again.") from error
-        except OSError as error:
-            raise DataError(f"{archive} can't be unpacked into {into}: {error}") from error
-        if not (Path(scratch) / top).is_dir():
-            raise DataError(f"{archive} does not hold a folder {top}/: it is not the official archive")
-        with contextlib.suppress(FileExistsError):  # another process was faster
+            if not (Path(scratch) / top).is_dir():
+                raise DataError(f"{archive} does not hold a folder {top}/: it is not the official archive")
             try:
                 (Path(scratch) / top).rename(into / top)
             except OSError:
-                if not (into / top).is_dir():
+                if not (into / top).is_dir():  # else another process was faster
                     raise
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and download it again.") from error
+    except OSError as error:
+        raise DataError(f"{archive} can't be unpacked into {into}: {error}") from error
     return into / top
 
 

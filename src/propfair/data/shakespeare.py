@@ -69,7 +69,7 @@ class Shakespeare(Source):
 
     def load(self, folder: Path | None = None) -> "TextExamples":
         """Parse the text."""
-        path = find(type(self), folder, ("shakespeare/t8.shakespeare.txt", "t8.shakespeare.txt"))
+        path = find(type(self), folder, "t8.shakespeare.txt")
         roles = read_roles(path.read_bytes().decode("latin-1"), str(path))
         return TextExamples.of(roles, self.sequence)
 

@@ -51,6 +51,7 @@ class TinyImageNet(ImageSource):
             "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
             "tiny-imagenet-200.zip",
             "md5:90528d7ca1a48142e341f4ef8d21d0de",
+            unpacks_to="tiny-imagenet-200",
         ),
     )
     mean = (0.4802, 0.4481, 0.3975)
@@ -64,13 +65,12 @@ class TinyImageNet(ImageSource):
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Map the cache into memory, after making it if there is none that fits the files."""
-        home = find(type(self), folder, ("tiny-imagenet-200",), ("tiny-imagenet-200.zip",))
+        home = find(type(self), folder)
         files, classes = _list_images(home, self.part)
         names = "\n".join(f"{name} {label}" for name, label in files)
         key = hashlib.sha256(names.encode()).hexdigest()[:12]
         place = writable_folder(home.parent) / f"tiny-imagenet-200-{self.part}-{key}"
-        meta = _read_meta(place) or _make_cache(home, files, place)
-        pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
+        meta, pixels = _open_cache(place, len(files)) or _make_cache(home, files, place)
         count = meta.num_rgb if self.grey == "skip" else len(pixels)
         digest = hashlib.sha256(f"{meta.digest} {count}".encode()).hexdigest()
         return self._examples(
@@ -115,14 +115,21 @@ def _list_images(home: Path, part: str) -> tuple[list[tuple[str, int]], list[str
     return files, classes
 
 
-def _read_meta(place: Path) -> _Meta | None:
-    path = place.with_suffix(".json")
-    if not (path.is_file() and place.with_suffix(".npy").is_file()):
+_Cache = tuple[_Meta, NDArray[np.uint8]]
+
+
+def _open_cache(place: Path, count: int) -> _Cache | None:
+    """The decoded images, or None where they are missing or not whole."""
+    try:
+        meta = _Meta(**json.loads(place.with_suffix(".json").read_text()))
+        pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, TypeError):
         return None
-    return _Meta(**json.loads(path.read_text()))
+    whole = pixels.dtype == np.uint8 and pixels.shape == (count, 3, SIDE, SIDE) and len(meta.labels) == count
+    return (meta, pixels) if whole else None
 
 
-def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Meta:
+def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Cache:
     place.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(dir=place.parent, prefix=".decoding-", suffix=".npy")
     os.close(handle)
@@ -147,7 +154,9 @@ def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Meta:
     draft = place.with_suffix(f".json.{os.getpid()}")
     draft.write_text(json.dumps(meta._asdict()))
     draft.replace(place.with_suffix(".json"))
-    return meta
+    made = _open_cache(place, len(files))
+    assert made is not None
+    return made
 
 
 Decoded = tuple[NDArray[np.uint8], bool]

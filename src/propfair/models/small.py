@@ -1,7 +1,6 @@
 """Small networks for small data."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -28,7 +27,7 @@ class Mlp(ModelSpec):
         hidden: the widths of the hidden layers.
     """
 
-    hidden: Sequence[int] = (128,)
+    hidden: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
         if not self.hidden or min(self.hidden) < 1:
