@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.run import resume, run
@@ -48,6 +49,16 @@ def test_a_signal_stops_after_the_round_and_resume_goes_on(tmp_path: Path, signa
     assert torch.equal(resumed.accuracy, whole.accuracy)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert not (tmp_path / "stopped" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_every_algorithm_resumes(tmp_path: Path, name: str) -> None:
+    options = [f"algorithm={name}", "server.participation=0.5", *(["algorithm.coeff=0.5"] if name == "gifair" else [])]
+    config = tiny(*options, rounds=4)
+    run(config, tmp_path / "whole", name="tiny")
+    run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(2))
+    resume(tmp_path / "stopped")
+    assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
 
 def test_how_often_a_checkpoint_is_written_leaves_no_trace(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from propfair.cli.display import STATISTICS, percent, print_json, print_table
 from propfair.cli.options import Format
 from propfair.experiment.compare import Compared
+from propfair.experiment.folder import RunFolder
 from propfair.federation import Federation, Split
 from propfair.result import Result
 
@@ -27,6 +28,10 @@ def print_result(result: Result, output: Format) -> None:
             rows.append([split, *(_number(name, numbers[name]) for name in STATISTICS)])
         print_table(f"{result.name}: accuracy over {len(result.clients)} clients, %", ["split", *STATISTICS], rows)
     reason = f": {result.reason}" if result.reason else ""
+    start = _start(result)
+    if start:
+        whose = "the same clients" if start["same_clients"] else "other clients"
+        print(f"started from {start['run']}: {start['label']}, {start['rounds']} rounds on {whose}")
     print(f"{result.state} after {result.rounds} rounds in {result.seconds:.1f} s{reason}")
     if result.num_dropped:
         print(f"diverged: {result.num_dropped} times a client was left out of a round (see 'dropped' in the records)")
@@ -45,11 +50,17 @@ def as_json(result: Result) -> dict[str, Any]:
         "reason": result.reason,
         "rounds": result.rounds,
         "seconds": result.seconds,
+        "start": _start(result),
         "num_dropped": result.num_dropped,
         "folder": None if result.folder is None else str(result.folder),
         "statistics": {split: result.summary(split).as_dict() for split in result.evaluations},
         "accuracy": {split: result.evaluation(split).accuracy.tolist() for split in result.evaluations},
     }
+
+
+def _start(result: Result) -> dict[str, Any] | None:
+    """The run it started from."""
+    return None if result.folder is None else RunFolder(result.folder).environment.get("start")
 
 
 def print_comparison(

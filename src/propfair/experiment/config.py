@@ -58,6 +58,7 @@ class RunConfig(BaseModel):
 
     seed: int = Field(default=0, ge=0)
     device: str = "cpu"
+    start: Path | None = None  # a run folder whose model is trained on
     data: DataSection = DataSection()
     model: Part = Part()
     algorithm: Part = Part()

@@ -1,9 +1,11 @@
-"""Folder names for runs that were not given one."""
+"""Names of runs and their folders."""
 
 import re
 from pathlib import Path
 
+from propfair.algorithms.base import ALGORITHMS, Algorithm
 from propfair.experiment.config import RunConfig
+from propfair.registry import fields_of
 
 RUNS = Path("runs")
 
@@ -21,6 +23,13 @@ def free_folder(name: str) -> Path:
     while path.exists():
         path, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
     return path
+
+
+def short_name(algorithm: Algorithm) -> str:
+    """The algorithm with those hyper-parameters that are not its defaults: propfair(M=2.0)."""
+    usual = {option.name: option.default for option in ALGORITHMS.options(algorithm.name)}
+    changed = [f"{key}={value}" for key, value in fields_of(algorithm).items() if value != usual[key]]
+    return f"{algorithm.name}({', '.join(changed)})" if changed else algorithm.name
 
 
 def slug(text: str) -> str:

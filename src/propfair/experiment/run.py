@@ -4,10 +4,10 @@ import contextlib
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from propfair.client import Workload
 from propfair.engines.base import Engine
@@ -16,6 +16,7 @@ from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.experiment.config import RunConfig, make_config
 from propfair.experiment.environment import describe_environment, with_resume
 from propfair.experiment.folder import RunFolder
+from propfair.experiment.names import short_name
 from propfair.experiment.partition import load_partition
 from propfair.experiment.records import Records, count_dropped, last_evaluations
 from propfair.experiment.training import Progress, Schedule, Trained, check_workload, fit, split_sizes
@@ -25,6 +26,13 @@ from propfair.seeds import derive, seed_global, untouched_global_rng
 from propfair.server import Rounds
 
 Watch = Callable[[Progress], None]
+
+
+class Start(NamedTuple):
+    """The model of an earlier run, to be trained on."""
+
+    model: dict[str, Tensor]  # state dict
+    described: dict[str, Any]  # for environment.json
 
 
 def build_federation(config: RunConfig) -> Federation:
@@ -56,12 +64,35 @@ def run(
     check_device(config.device)
     federation = federation or build_federation(config)
     module = build_model(config, federation)
+    start = None if config.start is None else load_start(config.start, module, federation)
     work = Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device)
     return execute(
         module, work, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
         name=name or (out.name if out else str(work.algorithm)), out=out, force=force,
-        config_text=config.to_toml(), watch=watch,
+        config_text=config.to_toml(), start=start, watch=watch,
     )  # fmt: skip
+
+
+def load_start(path: Path, module: nn.Module, federation: Federation) -> Start:
+    """Put the model that a run reached into `module`."""
+    folder = RunFolder.open(path)
+    model = folder.model()
+    try:
+        module.load_state_dict(model)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()} Train the same model on data of "
+            "the same shape."
+        ) from None
+    status, clients = folder.status, folder.clients
+    described = {
+        "run": str(path),
+        "label": short_name(saved_config(folder).make_algorithm()) if folder.config_text else status["name"],
+        "rounds": status["rounds"],
+        "fingerprint": clients["fingerprint"],
+        "same_clients": clients["fingerprint"] == federation.fingerprint,
+    }
+    return Start(model, described)
 
 
 def execute(
@@ -75,6 +106,7 @@ def execute(
     out: Path | None = None,
     force: bool = False,
     config_text: str = "",
+    start: Start | None = None,
     watch: Watch = lambda _: None,
 ) -> Result:
     """Train and, with `out`, write the run folder."""
@@ -82,19 +114,28 @@ def execute(
     check_workload(module, work)
     folder = None
     if out is not None:
+        environment = describe_environment(work.seed, engine.name)
         folder = RunFolder.create(
-            out, name=name, config=config_text, force=force,
-            environment=describe_environment(work.seed, engine.name), clients=describe_clients(work.federation),
+            out, name=name, config=config_text, force=force, clients=describe_clients(work.federation),
+            environment=environment if start is None else {**environment, "start": start.described},
+            start=None if start is None else start.model,
         )  # fmt: skip
     return _train(module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, watch=watch)
 
 
-def resume(path: Path, *, data_folder: Path | None = None, watch: Watch = lambda _: None) -> Result:
+def resume(
+    path: Path,
+    *,
+    data_folder: Path | None = None,
+    federation: Federation | None = None,
+    watch: Watch = lambda _: None,
+) -> Result:
     """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
 
     Args:
         path: the run folder.
         data_folder: where the data are now, if they have moved.
+        federation: the clients, if they are loaded already.
         watch: told after each round.
     """
     folder = RunFolder.open(path)
@@ -105,7 +146,7 @@ def resume(path: Path, *, data_folder: Path | None = None, watch: Watch = lambda
     if data_folder is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"folder": data_folder})})
     check_device(config.device)
-    federation = build_federation(config)
+    federation = federation or build_federation(config)
     if federation.fingerprint != folder.clients["fingerprint"]:
         raise DataError(
             f"the data of {path} have changed: their fingerprint was {folder.clients['fingerprint']}, now it is "
@@ -115,6 +156,9 @@ def resume(path: Path, *, data_folder: Path | None = None, watch: Watch = lambda
     work = Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device)
     if status["state"] == "finished":
         return _result(_reread(folder, federation), module, work, folder, status["name"])
+    start = folder.start()
+    if start is not None:
+        module.load_state_dict(start)
     folder.save_environment(with_resume(environment))
     with torch_threads(environment["threads"]):  # the last bits depend on it
         return _train(

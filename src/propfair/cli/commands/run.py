@@ -1,5 +1,8 @@
 """`propfair run`: train one model."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from propfair.cli.app import app
@@ -22,6 +25,13 @@ from propfair.cli.options import (
 def run(
     overrides: Overrides = None,
     config: ConfigFile = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", show_default=False,
+            help="Train on from the model of this run, with its settings where no others are given.",
+        ),
+    ] = None,
     out: Out = None,
     force: Force = False,
     seed: Seed = None,
@@ -29,15 +39,17 @@ def run(
     data_dir: DataDir = None,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
-) -> None:
+) -> None:  # fmt: skip
     """Train one model and show who is served how well."""
     from propfair.cli.display import progress
     from propfair.cli.report_text import print_result
     from propfair.experiment import names
     from propfair.experiment import run as runner
     from propfair.experiment.config import load_config
+    from propfair.experiment.finetune import config_from
 
-    settings = load_config(config, gathered(overrides, device=device, data_dir=data_dir, seed=seed))
+    given = gathered(overrides, device=device, data_dir=data_dir, seed=seed)
+    settings = load_config(config, given) if start is None else config_from(start, config, given)
     folder = out or names.run_folder(settings)
     title = str(settings.make_algorithm())
     with progress(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as watch:

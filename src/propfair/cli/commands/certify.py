@@ -1,0 +1,76 @@
+"""`propfair certify`: is a model proportionally fair against others?"""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from propfair.cli.app import app
+from propfair.cli.options import DataDir, Format, OutputFormat
+
+
+class Split(enum.StrEnum):
+    """Where utilities are measured."""
+
+    test = "test"
+    validation = "validation"
+    train = "train"
+
+
+class Weights(enum.StrEnum):
+    """How clients count."""
+
+    samples = "samples"
+    uniform = "uniform"
+
+
+@app.command()
+def certify(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN [--against] RUNS...", help="The run to certify, then those to compare it with."),
+    ],
+    against: Annotated[
+        list[Path] | None, typer.Option("--against", help="Runs to compare it with.", show_default=False)
+    ] = None,
+    split: Annotated[Split, typer.Option("--split", help="Where utilities are measured.")] = Split.test,
+    M: Annotated[
+        float | None, typer.Option("--M", help="Use the utility M - loss instead of accuracy.", show_default=False)
+    ] = None,
+    weights: Annotated[Weights, typer.Option("--weights", help="How clients count in the sum.")] = Weights.samples,
+    alpha: Annotated[float, typer.Option("--alpha", help="Order of fairness; 1: proportional.")] = 1.0,
+    level: Annotated[float, typer.Option("--level", help="Coverage of the intervals.")] = 0.95,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Run the models on the test data again, for narrower intervals.")
+    ] = False,
+    picture: Annotated[
+        Path, typer.Option("--out", "-o", help="The picture to write (PNG, PDF, SVG).")
+    ] = Path("certificate.png"),
+    data_dir: DataDir = None,
+    output: OutputFormat = Format.table,
+) -> None:  # fmt: skip
+    """Is a model proportionally fair? Each client's relative change under other models, summed, with intervals.
+
+    Runs that differ in nothing but the seed count as one model.
+    """
+    from propfair.cli.certificate_text import panel_titles, print_certificate
+    from propfair.experiment.certify import Utility
+    from propfair.experiment.certify import certify as certify_runs
+    from propfair.experiment.config import make_config
+    from propfair.experiment.run import build_federation
+    from propfair.experiment.saved import SavedRun
+    from propfair.report.relative import draw_relative
+
+    reference, *others = (SavedRun.read(path) for path in [runs[0], *(against or []), *runs[1:]])
+    federation = None
+    if paired:
+        folder = [f"data.folder={data_dir}"] if data_dir else []
+        federation = build_federation(make_config(reference.config, folder))
+    certified = certify_runs(
+        [reference], others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,
+        paired=federation,
+    )  # fmt: skip
+    title = f"Relative change of {certified.utility} for the clients of {certified.reference.label}"
+    draw_relative(panel_titles(certified), list(certified.certificate.relative), certified.clients, picture, title)
+    print_certificate(certified, picture, output)

@@ -1,0 +1,66 @@
+"""`propfair finetune`: train on with other algorithms, and see who is better off."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from propfair.cli.app import app
+from propfair.cli.options import Format, Out, OutputFormat, Quiet
+
+
+@app.command()
+def finetune(
+    items: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN... [KEY=VALUE]...",
+            help="Runs to start from, and settings for all ([cyan]schedule.rounds=20[/cyan]).",
+        ),
+    ],
+    algorithms: Annotated[
+        list[str], typer.Option("--with", help="An algorithm to go on with: [cyan]NAME[:KEY=VALUE,...][/cyan].")
+    ],
+    out: Out = None,
+    quiet: Quiet = False,
+    output: OutputFormat = Format.table,
+) -> None:
+    """Train on from the models of runs with other algorithms, and see who is better off.
+
+    The paper's two experiments: others from PropFair, [cyan]finetune PROPFAIR --with fedavg --with afl[/cyan], and
+    PropFair from others, [cyan]finetune FEDAVG AFL --with propfair[/cyan]. Called again with the same
+    [cyan]--out[/cyan], it goes on where it was.
+    """
+    from propfair.cli.certificate_text import print_certificate
+    from propfair.cli.display import print_json, progress
+    from propfair.experiment.certify import certify, group
+    from propfair.experiment.compare import Contestant
+    from propfair.experiment.finetune import finetune as train_on
+    from propfair.experiment.names import free_folder
+    from propfair.report.relative import draw_relative
+
+    overrides = [item for item in items if "=" in item and not Path(item).exists()]
+    starts = [Path(item) for item in items if item not in overrides]
+    folder = out or free_folder("finetune")
+    tuned = train_on(
+        starts, Contestant.parse_all(algorithms), overrides=overrides, out=folder,
+        watcher=lambda title, rounds: progress(title, rounds, quiet=quiet or output == Format.json),
+    )  # fmt: skip
+    certified = [
+        certify(list(model.by_seed.values()), [one.end for one in tuned if one.start in model.by_seed.values()])
+        for model in group(list({one.start.path: one.start for one in tuned}.values()))
+    ]
+    titles = [
+        f"{one.reference.label}\nthen {other.label.partition(' from ')[0]}: {100 * value:+.2f} %"
+        for one in certified
+        for other, value in zip(one.others, one.certificate.values, strict=True)
+    ]
+    picture = folder / "relative-changes.png"
+    changes = [row for one in certified for row in one.certificate.relative]
+    draw_relative(titles, changes, certified[0].clients, picture, "Relative change of each client after fine-tuning")
+    if output == Format.json:
+        print_json({"certificates": [one.as_dict() for one in certified], "picture": str(picture)})
+        return
+    for one in certified:
+        print_certificate(one, None, output)
+    typer.echo(f"picture: {picture}")
