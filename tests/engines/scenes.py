@@ -17,19 +17,7 @@ from propfair.ragged import Ragged
 from propfair.server import Outcome, Rounds, Server
 from tests.contract.test_algorithms import REQUIRED
 
-SIZES = (
-    23,
-    9,
-    40,
-    4,
-    17,
-    31,
-    12,
-    26,
-    10,
-    15,
-    22,
-)  # more than a block, unequal, some smaller than a batch, no batch of 1
+SIZES = (23, 9, 40, 4, 17, 31, 12, 26, 10, 15, 22, 5)  # more than a block; no last batch of 1, for BatchNorm
 
 
 def federation(sizes: Sequence[int] = SIZES, features: int = 6, classes: int = 3, shift: float = 1.0) -> Federation:
@@ -72,6 +60,7 @@ class Run:
     personal: Evaluation | None
     memories: dict[int, dict[str, Tensor]]
     events: list[Event]
+    notes: list[str]
 
 
 def workload(algorithm: Algorithm | str = "fedavg", *, data: Federation | None = None, **local: object) -> Workload:
@@ -90,7 +79,8 @@ def play(session: Session, model: FlatModel, rounds: Rounds, num_rounds: int = 2
         server.params, server.buffers, outcomes,
         session.evaluate(server.released, server.buffers, "test", everyone),
         session.evaluate_personal("test", everyone) if personal else None,
-        {client: dict(memory) for client, memory in session.memories.items()}, list(session.events),
+        {client: dict(memory) for client, memory in session.memories.items()},
+        list(session.events), list(session.notes),
     )  # fmt: skip
 
 

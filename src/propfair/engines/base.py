@@ -5,6 +5,7 @@ cohort in order, cut into runs of `BLOCK` clients, each summed by itself. Sums o
 this order is part of the contract: it lets an engine reduce a block wherever it likes and still give the same bits.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,11 +92,13 @@ class Session(ABC):
     Attributes:
         work: what clients need, and what never changes during a run.
         events: what went wrong and was dealt with, oldest first; whoever records them empties the list.
+        notes: what the user should know about how clients are run, one line each; logged as well.
     """
 
     def __init__(self, work: Workload) -> None:
         self.work = work
         self.events: list[Event] = []
+        self.notes: list[str] = []
         self._memories: dict[ClientId, Memory] = {}
 
     @abstractmethod
@@ -143,6 +146,11 @@ class Session(ABC):
     def restore(self, memories: Mapping[ClientId, Memory]) -> None:
         """Continue with these memories."""
         self._memories = {client: dict(memory) for client, memory in memories.items()}
+
+    def note(self, line: str) -> None:
+        """Tell the user."""
+        self.notes.append(line)
+        logging.getLogger("propfair").warning(line)
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing that outlives them)
         """Free workers and memory. Safe to call twice."""

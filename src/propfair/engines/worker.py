@@ -1,7 +1,6 @@
 """What runs in each process of the `processes` engine: waits for tasks, runs clients, measures batches."""
 
 import contextlib
-import ctypes
 import io
 import os
 import pickle
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from propfair.algorithms.base import ClientId, Order
 from propfair.client import Memory, Workload, run_client
+from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.shared import SharedMemory, padded, unpack
 from propfair.evaluation import measure
 from propfair.params import FlatModel
@@ -167,19 +167,6 @@ class Worker:
         examples = self.work.federation.examples
         batches = map(torch.from_numpy, task.batches)
         return [measure(self.model, examples, self.work.loss, batch).numpy() for batch in batches]
-
-
-def keep_freed_memory() -> bool:
-    """Ask glibc not to give freed memory back after each step, only to fault it in again; False where there is none.
-
-    Training steps allocate and free the same sizes over and over. By default blocks above some size are mapped anew
-    each time: with an LSTM on sequences of 80 that is thousands of page faults a step and a third of the time.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        trim_threshold, mmap_threshold, largest = -1, -3, 32 << 20  # glibc refuses more than 32 MiB
-        return bool(mallopt(mmap_threshold, largest) and mallopt(trim_threshold, 1 << 30))
-    return False
 
 
 def _import_main(preparation: dict[str, Any]) -> None:

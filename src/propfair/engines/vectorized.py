@@ -1,0 +1,349 @@
+"""Many small clients trained at once on stacked parameters."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from propfair.algorithms.base import Algorithm, ClientId
+from propfair.client import LocalTraining, Report, Workload, batch_order, cross_entropy
+from propfair.data.base import Examples
+from propfair.engines.base import ENGINES, Block, Engine, Job
+from propfair.engines.inprocess import InProcessSession, torch_threads
+from propfair.engines.stacked import AnyModule, Goal, Gradient, LinearLayers, StackedBatch, linear_layers
+from propfair.errors import ConfigError
+from propfair.params import FlatModel
+from propfair.seeds import generator, shuffles, untouched_global_rng
+
+TOLERANCE = 1e-4  # of the gradients that are compared at the start, relative to the largest element
+GATHERED = 0.25  # the share of the memory that inputs may take at a time
+
+
+@ENGINES.register("vectorized")
+@dataclass(frozen=True, kw_only=True)
+class Vectorized(Engine):
+    """Trains many clients at once on stacked parameters: for small models, where Python is the bottleneck.
+
+    The results are those of `inprocess` up to rounding. Before the first round the gradients of two clients are
+    compared with plain autograd. A model that can't be batched (running statistics, dropout, recurrent layers,
+    branches on data) or an optimiser other than SGD is run as `inprocess` does, and a note says why.
+
+    Args:
+        memory: gigabytes for stacked models and batches; cohorts that need more are cut into chunks.
+        threads: torch threads; 0 leaves the setting of the process alone.
+    """
+
+    memory: float = 0.5
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.memory > 0:
+            raise ConfigError(f"memory must be positive, in gigabytes; got memory={self.memory}")
+        if self.threads < 0:
+            raise ConfigError(f"threads must be >= 0; got threads={self.threads}. Use 0 for torch's own setting.")
+
+    def start(self, model: FlatModel, work: Workload) -> "VectorizedSession":
+        return VectorizedSession(model, work, self)
+
+
+class VectorizedSession(InProcessSession):
+    """See `Vectorized`."""
+
+    def __init__(self, model: FlatModel, work: Workload, engine: Vectorized) -> None:
+        super().__init__(model, work, engine.threads)
+        self._room = int(engine.memory * 1e9)
+        self._stack: Stack | None = None
+        self._decided = False
+
+    def train(self, job: Job) -> Iterator[Block]:
+        if not self._decided:
+            self._decide(job)
+        if self._stack is None:
+            yield from super().train(job)
+            return
+        size = max(1, min(len(job.clients), self._room // self._stack.bytes_per_client))
+        with torch_threads(self._threads):
+            for start in range(0, len(job.clients), size):
+                yield self._train_stack(self._stack, job, range(start, min(start + size, len(job.clients))))
+
+    def _decide(self, job: Job) -> None:
+        self._decided = True
+        with torch_threads(self._threads), untouched_global_rng():
+            try:
+                self._stack = find_stack(self.model, self.work, job)
+            except NotBatchableError as reason:
+                self.note(f"engine 'vectorized' runs this model client by client, as 'inprocess' does: {reason}")
+
+    def _train_stack(self, stack: "Stack", job: Job, positions: range) -> Block:
+        """The clients at these positions of the cohort."""
+        work, personal = self.work, self.work.algorithm.personal
+        plan = Plan(work, job, positions, int(self._room * GATHERED))
+        received = _split(job.params.unsqueeze(0), self.model)
+        if personal is not None:
+            own = [self._memories[c]["params"] if c in self._memories else job.params for c in plan.clients]
+            params = _split(torch.stack(own), self.model)
+            pull = Pull([leaf.expand_as(p) for leaf, p in zip(received, params, strict=True)], personal.lam)
+            _descend(stack.personal, params, plan.unscaled(), work.local, personal.lr or work.local.lr, pull)
+            for client, vector in zip(plan.clients, _join(params), strict=True):
+                self._memories[client] = {"params": vector.clone(), "buffers": job.buffers.clone()}
+        params = [leaf.repeat(len(positions), *[1] * (leaf.ndim - 1)) for leaf in received]
+        losses = _descend(stack.shared, params, plan, work.local, work.local.lr)
+        return _block(work.algorithm, job, positions, plan, _join(params).sub_(job.params), losses)
+
+
+class NotBatchableError(Exception):
+    """Why a workload can't be trained in stacks."""
+
+
+class Stack(NamedTuple):
+    """How a workload is trained in stacks."""
+
+    shared: Gradient  # of the global model
+    personal: Gradient
+    bytes_per_client: int
+
+
+class Plan:
+    """The batches of some clients of a round, for stacks.
+
+    Clients go by falling number of steps, so that those who still train at a step are the first few.
+
+    Attributes:
+        clients: in that order.
+        rank: [C], where each of them stands among the given positions.
+        num_steps: [C], falling.
+        counts: [S, C], the real examples of each batch.
+    """
+
+    def __init__(self, work: Workload, job: Job, positions: range, room: int) -> None:
+        self._work, self._round, self._room = work, job.round, room
+        chosen = job.clients[positions.start : positions.stop]
+        lengths = work.federation.train.lengths[list(chosen)]
+        steps = torch.tensor([work.local.num_steps(c, n) for c, n in zip(chosen, lengths.tolist(), strict=True)])
+        self.num_steps, self.rank = steps.sort(descending=True, stable=True)
+        self.clients = [chosen[k] for k in self.rank.tolist()]
+        orders = [job.orders[positions.start + k] for k in self.rank.tolist()]
+        dtype, device = job.params.dtype, job.params.device
+        self._order = torch.tensor(orders, dtype=dtype, device=device).T  # [2, C]
+        self._index, self.counts = stacked_batches(work, job.round, self.clients, lengths[self.rank], self.num_steps)
+        self._places = torch.arange(self._index.shape[2])
+        self._dtype, self._device = dtype, device
+
+    def unscaled(self) -> "Plan":
+        """The same batches for clients that take no orders."""
+        same = object.__new__(Plan)
+        same.__dict__.update(self.__dict__, _order=torch.ones_like(self._order))
+        return same
+
+    def __iter__(self) -> Iterator[tuple[int, StackedBatch]]:
+        """How many clients still train, and the batches of all, step by step."""
+        still = (self.num_steps > torch.arange(len(self._index)).unsqueeze(1)).sum(1).tolist()
+        one = self._work.federation.examples.inputs(self._index[0, 0, :1])
+        window = max(1, self._room // (one.numel() * one.element_size() * self._index[0].numel()))
+        augment = self._work.federation.examples.augment
+        if augment is not None:
+            generators = [generator(self._work.seed, "batches", self._round, client, 1) for client in self.clients]
+        lr_scale, baseline = self._order
+        for start in range(0, len(self._index), window):
+            index, counts = self._index[start : start + window], self.counts[start : start + window].unsqueeze(2)
+            weight = torch.where(self._places < counts, 1 / counts, 0).to(self._device, self._dtype)
+            x, y = _gather(self._work.federation.examples, index)
+            for step in range(len(index)):
+                if augment is not None:
+                    for k in range(still[start + step]):
+                        real = x[step, k, : int(counts[step, k])]
+                        real.copy_(augment(real.clone(), generators[k]))
+                yield still[start + step], StackedBatch(x[step], y[step], weight[step], lr_scale, baseline)
+
+
+def stacked_batches(
+    work: Workload, round_: int, clients: Sequence[ClientId], lengths: Tensor, num_steps: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The batches of `batch_order` for several clients: example indices [S, C, B] and how many of them are real [S, C].
+
+    Padding repeats a client's first example.
+    """
+    train, size = work.federation.train, work.local.batch_size
+    width = min(size, int(train.lengths.max()))
+    starts = train.offsets[list(clients)]
+    total_steps, num_clients = int(num_steps.max()), len(clients)
+    index = train.values[starts].unsqueeze(1).repeat(total_steps, 1, width)
+    index = index.view(total_steps, num_clients, width)
+    counts = torch.zeros(total_steps, num_clients, dtype=torch.int64)
+    per_epoch = (lengths + size - 1) // size
+    for epoch in range(int((num_steps / per_epoch).ceil().max())):
+        active = (num_steps > epoch * per_epoch).nonzero().flatten()
+        some = lengths[active]
+        item = shuffles(work.seed, round_, epoch, [clients[k] for k in active.tolist()], some)
+        owner = torch.repeat_interleave(active, some)
+        place = torch.arange(len(owner)) - torch.repeat_interleave(some.cumsum(0) - some, some)
+        step = epoch * per_epoch[owner] + place // size
+        if epoch * per_epoch.max() + per_epoch.max() > num_steps.min():
+            kept = step < num_steps[owner]
+            item, owner, place, step = item[kept], owner[kept], place[kept], step[kept]
+        row = step * num_clients + owner
+        index.view(-1)[row * width + place % size] = train.values[starts[owner] + item]
+        counts.view(-1).index_add_(0, row, torch.ones_like(row))
+    return index, counts
+
+
+class Pull(NamedTuple):
+    """A pull lam (params - anchor) towards other parameters."""
+
+    anchor: list[Tensor]
+    lam: float
+
+
+def _descend(
+    gradient: Gradient, params: list[Tensor], plan: Plan, local: LocalTraining, lr: float, pull: Pull | None = None
+) -> Tensor:
+    """Take all steps of the plan, in place; the batch losses [S, C]."""
+    losses, velocity = [], [torch.zeros_like(p) for p in params] if local.momentum else []
+    for still, batch in plan:
+        size = _ready_size(still, len(plan.clients)) if gradient.fixed_shapes else still
+        steps, loss = gradient([p[:size] for p in params], batch.first(size))
+        mine, steps = [p[:still] for p in params], [step[:still] for step in steps]
+        if pull is not None and pull.lam:
+            away = torch._foreach_sub(mine, [anchor[:still] for anchor in pull.anchor])
+            steps = torch._foreach_add(steps, away, alpha=pull.lam)
+        if local.weight_decay:
+            scale = [batch.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
+            steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
+        if velocity:
+            moving = [v[:still] for v in velocity]
+            torch._foreach_mul_(moving, local.momentum)
+            torch._foreach_add_(moving, steps)
+            steps = moving
+        torch._foreach_add_(mine, steps, alpha=-lr)
+        losses.append(torch.nn.functional.pad(loss[:still], (0, len(plan.clients) - still)))
+    return torch.stack(losses).float().cpu()
+
+
+def _ready_size(count: int, most: int) -> int:
+    """The smallest of `most`, a third of it, a ninth ... that holds `count`: so that few shapes are ever recorded."""
+    while (smaller := -(-most // 3)) >= count and smaller < most:
+        most = smaller
+    return most
+
+
+def _block(algorithm: Algorithm, job: Job, positions: range, plan: Plan, deltas: Tensor, losses: Tensor) -> Block:
+    """What clients with these updates [C, P] and batch losses [S, C], in the order of the plan, send back."""
+    back = plan.rank.argsort()
+    deltas, losses, num_steps = deltas[back], losses[:, back], plan.num_steps[back]
+    sizes = plan.counts[:, back].float()
+    norm2 = torch.linalg.vecdot(deltas, deltas).cpu()
+    finite = norm2 < float("inf")
+    running = (losses * sizes).sum(0) / sizes.sum(0)
+    watched = type(algorithm).observe is not Algorithm.observe
+    reports = []
+    for k, (steps, ok, square, first, mean) in enumerate(
+        zip(num_steps.tolist(), finite.tolist(), norm2.tolist(), losses[0].tolist(), running.tolist(), strict=True)
+    ):
+        order = job.orders[positions.start + k]
+        observed = algorithm.observe(losses[:steps, k], order) if watched else {}
+        reports.append(Report(job.clients[positions.start + k], steps, ok, square, first, mean, observed))
+    if not finite.all():
+        deltas = deltas[finite.to(deltas.device)]
+    if job.weights is not None:
+        deltas = job.weights[positions.start : positions.stop][finite].to(deltas) @ deltas
+    share = float(job.share[positions.start : positions.stop][finite].sum())
+    return Block(tuple(reports), deltas, job.buffers * share)
+
+
+def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
+    """The fastest way to train this workload in stacks that gives the gradients of plain autograd."""
+    if work.local.optimizer != "sgd":
+        raise NotBatchableError(f"optimizer {work.local.optimizer!r} is not SGD")
+    probe = Probe(model, work, job)
+    goals = Goal(work.algorithm), Goal(work.algorithm, transformed=False)
+    layers = linear_layers(model) if work.loss is cross_entropy else None
+    if layers is not None:
+        linear = LinearLayers(layers, goals[0])
+        if probe.difference(linear) < TOLERANCE:
+            return Stack(linear, LinearLayers(layers, goals[1]), probe.bytes_per_client)
+    stacked = AnyModule(model, work.loss, goals[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns where it would only loop over the clients
+        try:
+            difference = probe.difference(stacked)
+        except Exception as error:  # a module may fail in any way when its inputs are not plain tensors
+            first_line = (str(error) or type(error).__name__).strip().splitlines()[0]
+            raise NotBatchableError(first_line) from error
+    if not difference < TOLERANCE:
+        raise NotBatchableError(
+            f"its gradients on stacked, padded batches differ by {difference:.0e} from plain ones, "
+            "as when a layer looks at the whole batch"
+        )
+    return Stack(stacked, AnyModule(model, work.loss, goals[1]), probe.bytes_per_client)
+
+
+class Probe:
+    """The gradients of two clients by plain autograd, to compare with. The second client's batch is cut short."""
+
+    def __init__(self, model: FlatModel, work: Workload, job: Job) -> None:
+        self._model, self._job = model, job
+        lengths = work.federation.train.lengths[list(job.clients)]
+        pair = [int(lengths.argmax()), int(lengths.argmin())]
+        batches = [next(batch_order(work, job.round, job.clients[k])) for k in pair]
+        batches[1] = batches[1][: (len(batches[1]) + 1) // 2]
+        self._orders = [job.orders[k] for k in pair]
+        self._expected = []
+        saved: list[int] = []
+
+        def count(tensor: Tensor) -> Tensor:
+            saved.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        examples = work.federation.examples
+        for batch, order in zip(batches, self._orders, strict=True):
+            model.load(job.params, job.buffers)
+            model.module.train()
+            with saved_tensors_hooks(count, lambda tensor: tensor):
+                losses = work.loss(model.module(examples.inputs(batch)), examples.targets(batch))
+                goal = order.lr_scale * work.algorithm.objective(work.algorithm.batch_loss(losses), order)
+            self._expected.append(torch.autograd.grad(goal, model.trainable, allow_unused=True, materialize_grads=True))
+        if not torch.equal(model.buffers, job.buffers):
+            raise NotBatchableError("it changes its buffers while it trains, as BatchNorm does")
+        width = len(batches[0])
+        index = torch.stack([torch.cat([b, b[:1].expand(width - len(b))]) for b in batches])
+        weight = [(torch.arange(width) < len(b)) / len(b) for b in batches]
+        lr_scale, baseline = torch.tensor(self._orders, dtype=job.params.dtype, device=job.params.device).T
+        self._batch = StackedBatch(
+            *_gather(examples, index),
+            torch.stack(weight).to(job.params),
+            lr_scale,
+            baseline,
+        )
+        self.bytes_per_client = 2 * max(sum(saved) // 2, 1) + 6 * job.params.numel() * job.params.element_size()
+
+    def difference(self, gradient: Gradient) -> float:
+        """The largest deviation from plain autograd, relative to the largest element of the gradient."""
+        params = _split(self._job.params.repeat(2, 1), self._model)
+        found, _ = gradient(params, self._batch)
+        worst = 0.0
+        for k, expected in enumerate(self._expected):
+            size = max(float(g.abs().max()) for g in expected) or 1.0
+            gap = max(float((g[k] - right).abs().max()) for g, right in zip(found, expected, strict=True))
+            worst = max(worst, gap / size)
+        return worst
+
+
+def _split(vectors: Tensor, model: FlatModel) -> list[Tensor]:
+    """[C, P] as one stacked tensor [C, ...] for each parameter."""
+    parts = torch.split(vectors, [p.numel() for p in model.trainable], dim=1)
+    return [part.reshape(len(vectors), *p.shape).contiguous() for part, p in zip(parts, model.trainable, strict=True)]
+
+
+def _join(params: list[Tensor]) -> Tensor:
+    """The inverse of `_split`, in new memory."""
+    return torch.cat([p.reshape(len(p), -1) for p in params], dim=1)
+
+
+def _gather(examples: Examples, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of an index tensor of any shape."""
+    x, y = examples.inputs(index.flatten()), examples.targets(index.flatten())
+    return x.view(*index.shape, *x.shape[1:]), y.view(*index.shape, *y.shape[1:])
