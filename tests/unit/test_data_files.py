@@ -1,5 +1,6 @@
 """The data folder, archives and downloads."""
 
+import gzip
 import hashlib
 import io
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from propfair.data import SOURCES, Remote, files
@@ -140,6 +142,29 @@ def test_truncated_archives_leave_nothing(tmp_path: Path, kind: str) -> None:
         with pytest.raises(DataError, match="damaged or cut short"):
             unpack(archive, tmp_path, "top")
         assert left_behind(tmp_path, archive) == []
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_random_damage_is_an_error_or_harmless(tmp_path: Path, kind: str) -> None:
+    members = {f"top/{i}": bytes(range(40)) for i in range(3)}
+    if kind == "zip":
+        archive = pack_zip(tmp_path / "x", members)
+    else:
+        archive = tmp_path / "x"
+        archive.write_bytes(gzip.decompress(pack_tar(tmp_path / "x", members).read_bytes()))
+    whole = archive.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for attempt in range(100):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, min(len(whole), 2000), 3):
+            damaged[place] = rng.integers(0, 256)
+        archive.write_bytes(damaged)
+        try:
+            unpack(archive, tmp_path / str(attempt), "top")
+        except DataError:
+            refused += 1
+    assert refused > 10
 
 
 def test_another_archive_is_recognised(tmp_path: Path) -> None:

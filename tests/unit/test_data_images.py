@@ -66,6 +66,8 @@ def test_cifar_files_of_another_version(tmp_path: Path) -> None:
         (folder / "data_batch_3").write_bytes(content)
         with pytest.raises(DataError, match=message):
             load("cifar10", tmp_path)
+    (folder / "data_batch_3").write_bytes(good)
+    assert len(load("cifar10", tmp_path)) == 82
     (folder / "data_batch_3").unlink()
     with pytest.raises(DataError, match="data_batch_3 is missing"):
         load("cifar10", tmp_path)
@@ -173,14 +175,18 @@ def test_tiny_imagenet_with_parts_missing(tmp_path: Path) -> None:
     official.write_tiny_imagenet(tmp_path)
     top = tmp_path / "tiny-imagenet-200"
     table = top / "val" / "val_annotations.txt"
-    table.write_text("val_0.JPEG\tn99999999\t0\t0\t1\t1\n")
-    with pytest.raises(DataError, match="class 'n99999999', which"):
-        load("tiny-imagenet", tmp_path, part="val")
+    for line in ("val_0.JPEG\tn99999999\t0", "../../etc/x.JPEG\tn00000001", "", "val_0.JPEG"):
+        table.write_text(f"{line}\n")
+        with pytest.raises(DataError, match="must be an image and one of the classes"):
+            load("tiny-imagenet", tmp_path, part="val")
     table.unlink()
     with pytest.raises(DataError, match=r"val_annotations\.txt is missing"):
         load("tiny-imagenet", tmp_path, part="val")
     (top / "train").rename(top / "elsewhere")
     with pytest.raises(DataError, match="images is missing"):
+        load("tiny-imagenet", tmp_path)
+    (top / "wnids.txt").write_text("../../etc\n")
+    with pytest.raises(DataError, match="must list classes such as"):
         load("tiny-imagenet", tmp_path)
     (top / "wnids.txt").unlink()
     with pytest.raises(DataError, match=r"wnids\.txt is missing"):

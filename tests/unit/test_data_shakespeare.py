@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from propfair.data import SOURCES
+from propfair.data import SOURCES, shakespeare
 from propfair.data.shakespeare import VOCABULARY, TextExamples, read_roles
 from propfair.errors import ConfigError, DataError
 from propfair.federation import federate
@@ -66,6 +66,18 @@ def test_short_roles_have_no_window(tmp_path: Path) -> None:
 def test_a_text_without_roles(tmp_path: Path, text: str) -> None:
     (tmp_path / "t8.shakespeare.txt").write_text(text)
     with pytest.raises(DataError, match=r"has no speaking roles.*January 1994"):
+        load(tmp_path)
+
+
+def test_files_that_can_not_be_the_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t8.shakespeare.txt"
+    path.mkdir()
+    with pytest.raises(DataError, match="can't be read"):
+        load(tmp_path)
+    path.rmdir()
+    path.write_text(official.WORKS)
+    monkeypatch.setattr(shakespeare, "MAX_TEXT_BYTES", 100)
+    with pytest.raises(DataError, match="is refused"):
         load(tmp_path)
 
 

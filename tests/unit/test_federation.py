@@ -113,6 +113,7 @@ BAD[7, 2] = float("nan")
         ([{"train": (X, Y), "dev": (X, Y)}], "got train, dev"),
         ([3], "expected .* got int"),
         ([(np.array(["a", "b"]), [0, 1])], "must be numbers"),
+        ([([[1.0], [1.0, 2.0]], [0, 1])], "one rectangular array"),
         ([(X[:1], Y[:1])], "no training examples"),
     ],
 )

@@ -85,8 +85,8 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             if size > 1 << 30:
                 raise DataError(f"{path} is refused: it claims {size:,} bytes")
             content = file.read(size + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged or cut short ({error}). Download it again.") from error
+    except (EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{path} can't be read: it is damaged or cut short ({error}). Download it again.") from error
     if len(content) != size:
         raise DataError(f"{path} is damaged: {shape} needs {size} bytes, it has {len(content)} or more")
     return np.frombuffer(bytearray(content), dtype=np.uint8).reshape(shape)

@@ -75,9 +75,11 @@ def unpack(archive: Path, into: Path, top: str) -> Path:
             except OSError:
                 if not (into / top).is_dir():  # else another process was faster
                     raise
+    except DataError:
+        raise
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and download it again.") from error
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a full disk; an encrypted zip; a header that makes no sense
         raise DataError(f"{archive} can't be unpacked into {into}: {error}") from error
     return into / top
 
@@ -94,7 +96,7 @@ def _unpack_members(archive: Path, scratch: Path) -> None:
     total = 0
     for count, member in enumerate(_members(archive)):
         path = PurePosixPath(member.name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+        if path.is_absolute() or ".." in path.parts or ":" in member.name[:2]:
             raise DataError(f"{archive} is refused: member {member.name!r} points outside of the archive")
         if not (member.is_file or member.is_folder):
             raise DataError(f"{archive} is refused: member {member.name!r} is a link or a device")

@@ -76,24 +76,18 @@ def from_datasets(
     if not named:
         raise DataError("there are no clients. Pass at least one data set.")
     pairs: list[_Pair] = []
-    lists: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
+    lists: dict[str, list[Tensor]] = {split: [] for split in (*SPLITS, _WHOLE)}
     start = 0
-    for position, (name, client) in enumerate(named.items()):
-        parts = _ready_splits(client) or {"": client}
-        placed: dict[str, Tensor] = {}
-        for split, data in parts.items():
-            pair = _read(data, f"client {name}" + (f" ({split})" if split else ""))
+    for name, client in named.items():
+        placed = dict.fromkeys(lists, torch.empty(0, dtype=torch.int64))
+        for split, data in (_ready_splits(client) or {_WHOLE: client}).items():
+            pair = _read(data, f"client {name}" + (f" ({split})" if split != _WHOLE else ""))
             _check_classes(pair.y, num_classes, pair.where)
             placed[split] = torch.arange(start, start + len(pair.y))
             start += len(pair.y)
             pairs.append(pair)
-        if "" in placed:
-            cut = (splitter or _default_splitter(pairs[-1].y))(
-                Ragged.of([placed[""] - int(placed[""][0])]), pairs[-1].y, seed + position
-            )
-            placed = {split: getattr(cut, split)[0] + int(placed[""][0]) for split in SPLITS}
-        for split in SPLITS:
-            lists[split].append(placed.get(split, torch.empty(0, dtype=torch.int64)))
+        for split, index in placed.items():
+            lists[split].append(index)
     first = pairs[0]
     for pair in pairs[1:]:
         if pair.x.shape[1:] != first.x.shape[1:] or pair.x.dtype != first.x.dtype or pair.y.dtype != first.y.dtype:
@@ -106,8 +100,15 @@ def from_datasets(
     if num_classes is None and len(declared) == len(pairs):
         num_classes = max(declared)
     examples = ArrayExamples(x, y, num_classes=_check_classes(y, num_classes, "data"))
-    train, validation, test = (Ragged.of(lists[split]) for split in SPLITS)
+    cut = (splitter or _default_splitter(y))(Ragged.of(lists[_WHOLE]), y, seed)
+    train, validation, test = (
+        Ragged.of([torch.cat([ready, getattr(cut, split)[k]]) for k, ready in enumerate(lists[split])])
+        for split in SPLITS
+    )
     return Federation(examples, tuple(named), train, validation, test, note="own data")
+
+
+_WHOLE = "whole"  # data of a client that comes without splits
 
 
 class _Pair(NamedTuple):
@@ -186,7 +187,10 @@ def _checked(x: Any, y: Any, where: str, num_classes: int | None = None) -> _Pai
 def _tensor(values: Any, where: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{where} must be numbers in one rectangular array ({error})") from None
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where} must be numbers in one rectangular array; got {array.dtype}")
     if not array.flags.writeable or not array.dtype.isnative:

@@ -66,13 +66,15 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             value = _Reader(file).run()
+        if not isinstance(value, dict):
+            raise DataError(f"it must hold a dict, and holds a {type(value).__name__}")
+        return {key.decode() if isinstance(key, bytes) else str(key): item for key, item in value.items()}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (struct.error, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    except (struct.error, LookupError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path} is damaged or not a pickle of the official distribution ({error!r})") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} must hold a dict; got {type(value).__name__}")
-    return {key.decode() if isinstance(key, bytes) else str(key): item for key, item in value.items()}
 
 
 class _Reader:

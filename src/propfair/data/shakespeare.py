@@ -19,6 +19,7 @@ from propfair.split import Splitter
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = 255
 SEQUENCE = 80
+MAX_TEXT_BYTES = 1 << 26
 
 _AUTHOR = "by William Shakespeare"
 _LAST_LINE = 124_195  # of the 1994 edition; the licence follows
@@ -70,7 +71,12 @@ class Shakespeare(Source):
     def load(self, folder: Path | None = None) -> "TextExamples":
         """Parse the text."""
         path = find(type(self), folder, "t8.shakespeare.txt")
-        roles = read_roles(path.read_bytes().decode("latin-1"), str(path))
+        try:
+            if path.stat().st_size > MAX_TEXT_BYTES:
+                raise DataError(f"{path} is refused: {path.stat().st_size:,} bytes; the works have 5,458,199")
+            roles = read_roles(path.read_bytes().decode("latin-1"), str(path))
+        except OSError as error:
+            raise DataError(f"{path} can't be read: {error}") from error
         return TextExamples.of(roles, self.sequence)
 
 

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,8 @@ def _list_images(home: Path, part: str) -> tuple[list[tuple[str, int]], list[str
     if not words.is_file():
         raise DataError(f"{words} is missing: {home} is not a whole copy of the official distribution")
     classes = sorted(words.read_text().split())
+    if not all(re.fullmatch(r"n\d{8}", name) for name in classes):
+        raise DataError(f"{words} must list classes such as n01443537")
     label = {name: i for i, name in enumerate(classes)}
     files: list[tuple[str, int]] = []
     if part == "train":
@@ -106,9 +109,9 @@ def _list_images(home: Path, part: str) -> tuple[list[tuple[str, int]], list[str
         if not table.is_file():
             raise DataError(f"{table} is missing: {home} is not a whole copy of the official distribution")
         for line in table.read_text().splitlines():
-            image, name, *_ = line.split("\t")
-            if name not in label:
-                raise DataError(f"{table}: {image} is of class {name!r}, which {words} does not know")
+            image, name = [*line.split("\t"), ""][:2]
+            if name not in label or not re.fullmatch(r"\w+\.JPEG", image):
+                raise DataError(f"{table}: {line!r} must be an image and one of the classes of {words}")
             files.append((f"val/images/{image}", label[name]))
     if not files:
         raise DataError(f"{home}/{part} has no images (*.JPEG)")
@@ -196,7 +199,9 @@ def _decoder() -> Callable[[Path], Decoded]:
                     raise DataError(f"{path} must be {SIDE}x{SIDE} pixels; it is {image.width}x{image.height}")
                 is_rgb = image.mode == "RGB"
                 return np.asarray(image.convert("RGB")).transpose(2, 0, 1), is_rgb
-        except (OSError, SyntaxError) as error:
+        except DataError:
+            raise
+        except Exception as error:  # Pillow passes on whatever its decoder stumbles over
             raise DataError(f"{path} is not a whole JPEG file ({error}). Unpack the official archive again.") from error
 
     return decode
