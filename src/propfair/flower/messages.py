@@ -1,0 +1,128 @@
+"""What travels beside the model: instructions to a client, and its report. Text and numbers only, no pickle."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MetricRecord
+
+from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Order
+from propfair.client import LocalTraining, Report
+from propfair.errors import ConfigError
+from propfair.registry import fields_of, make_dataclass
+
+FORMAT = 1  # of both; a client of another format is told to update
+KEY = "propfair"  # in the config record of a message, and before the names in a metric record
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the names that Flower's own strategies use
+NUM_EXAMPLES = "num-examples"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What the strategy tells a client beside the model."""
+
+    round: int
+    client: ClientId
+    seed: int
+    algorithm: Algorithm
+    order: Order
+    local: LocalTraining
+    measure: bool  # the loss of the received model on all training examples
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "round": self.round,
+                "client": self.client,
+                "seed": self.seed,
+                "algorithm": self.algorithm.name,
+                "options": fields_of(self.algorithm),
+                "order": self.order._asdict(),
+                "local": fields_of(self.local),
+                "measure": self.measure,
+            }
+        )
+
+    @staticmethod
+    def of(text: str) -> "Instruction":
+        """The inverse of `text`."""
+        content: dict[str, Any] = json.loads(text)
+        return Instruction(
+            round=content["round"],
+            client=content["client"],
+            seed=content["seed"],
+            algorithm=ALGORITHMS.make(content["algorithm"], content["options"]),
+            order=Order(**content["order"]),
+            local=make_dataclass(LocalTraining, content["local"], "local"),
+            measure=content["measure"],
+        )
+
+
+QUESTION = json.dumps({"format": FORMAT, "who": True})  # asks a client who it is and how much data it has
+
+
+def read(message: Message) -> str | None:
+    """The instruction or question in a message; None if it is from another strategy."""
+    for record in message.content.config_records.values():
+        text = record.get(KEY)
+        if isinstance(text, str):
+            found = json.loads(text)["format"]
+            if found != FORMAT:
+                raise ConfigError(
+                    f"the server speaks format {found} of propfair.flower, this client speaks {FORMAT}: "
+                    "install the same version of propfair on both"
+                )
+            return text
+    return None
+
+
+def instruct(config: ConfigRecord, text: str) -> ConfigRecord:
+    """The config of a strategy with an instruction."""
+    return ConfigRecord({**config, KEY: text})
+
+
+def answer(client: ClientId, num_clients: int, num_examples: int) -> MetricRecord:
+    """Of a client that was asked who it is."""
+    return MetricRecord({f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples})
+
+
+def read_answer(metrics: MetricRecord) -> tuple[ClientId, int, int]:
+    """The inverse of `answer`."""
+    return _int(metrics, f"{KEY}.client"), _int(metrics, f"{KEY}.num-clients"), _int(metrics, NUM_EXAMPLES)
+
+
+def add_report(metrics: MetricRecord, report: Report) -> None:
+    """Put a report among the metrics of a reply. The server measures the update itself."""
+    metrics[f"{KEY}.num-steps"] = report.num_steps
+    metrics[f"{KEY}.first-loss"] = report.first_loss
+    metrics[f"{KEY}.running-loss"] = report.running_loss
+    metrics[f"{KEY}.full-loss"] = report.full_loss
+    for name, value in report.observed.items():
+        metrics[f"{KEY}.observed.{name}"] = value
+
+
+def read_report(client: ClientId, metrics: MetricRecord, norm2: float) -> Report:
+    """The report of a client whose update the server has measured."""
+    prefix = f"{KEY}.observed."
+    return Report(
+        client=client,
+        num_steps=_int(metrics, f"{KEY}.num-steps"),
+        finite=norm2 < float("inf"),
+        norm2=norm2,
+        first_loss=_float(metrics, f"{KEY}.first-loss"),
+        running_loss=_float(metrics, f"{KEY}.running-loss"),
+        observed={name.removeprefix(prefix): _float(metrics, name) for name in metrics if name.startswith(prefix)},
+        full_loss=_float(metrics, f"{KEY}.full-loss"),
+    )
+
+
+def _float(metrics: MetricRecord, name: str) -> float:
+    value = metrics[name]
+    assert not isinstance(value, list)
+    return float(value)
+
+
+def _int(metrics: MetricRecord, name: str) -> int:
+    return int(_float(metrics, name))
