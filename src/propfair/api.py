@@ -42,6 +42,7 @@ def train(
     seed: int = 0,
     engine: str | Engine = "inprocess",
     device: str = "cpu",
+    lean: bool = True,
     out: str | Path | None = None,
     force: bool = False,
     watch: Watch = lambda _: None,
@@ -66,6 +67,7 @@ def train(
         seed: decides all randomness; torch's global generators stay as they are.
         engine: how clients are run, see `propfair list engines`.
         device: "cpu", "cuda", "mps".
+        lean: leave out arithmetic that only meets padding; the same model, faster.
         out: a folder for the records, the model and the environment; None keeps everything in memory.
         force: replace `out` if it is an older run.
         watch: called after each round.
@@ -91,6 +93,7 @@ def train(
         name=Path(out).name if out else str(chosen),
         out=None if out is None else Path(out),
         force=force,
+        lean=lean,
         watch=watch,
     )
 

@@ -59,7 +59,7 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def seed_global(seed: int) -> None:
     """`torch.manual_seed` without its cost where no GPU is in use: ten milliseconds, and a queue that grows."""
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)

@@ -112,3 +112,19 @@ def test_a_client_that_diverges_is_shown_and_recorded() -> None:
     frame = result.to_pandas()
     assert frame[frame.metric == "dropped"].client.tolist() == [1, 1]
     assert np.isfinite(result.model.state_dict()["weight"].numpy()).all()
+
+
+def test_lean_training_gives_the_same_model_with_the_same_keys_and_shapes() -> None:
+    def trained(lean: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3),
+        )  # fmt: skip
+        data = [(torch.cat([x] * 4, 1).view(-1, 1, 4, 4), y) for x, y in clients()]
+        return propfair.train(model, data, "propfair", rounds=3, lr=0.1, lean=lean).model.state_dict()
+
+    plain, lean = trained(False), trained(True)
+    assert plain.keys() == lean.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(lean[name], tensor, rtol=1e-4, atol=1e-5)

@@ -58,6 +58,7 @@ class RunConfig(BaseModel):
 
     seed: int = Field(default=0, ge=0)
     device: str = "cpu"
+    lean: bool = True  # leave out arithmetic on padding: equal, faster; see `propfair.rewrite`
     start: Path | None = None  # a run folder whose model is trained on
     data: DataSection = DataSection()
     model: Part = Part()

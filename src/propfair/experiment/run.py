@@ -69,7 +69,7 @@ def run(
     return execute(
         module, work, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
         name=name or (out.name if out else str(work.algorithm)), out=out, force=force,
-        config_text=config.to_toml(), start=start, watch=watch,
+        config_text=config.to_toml(), start=start, lean=config.lean, watch=watch,
     )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ def execute(
     force: bool = False,
     config_text: str = "",
     start: Start | None = None,
+    lean: bool = True,
     watch: Watch = lambda _: None,
 ) -> Result:
     """Train and, with `out`, write the run folder."""
@@ -120,7 +121,9 @@ def execute(
             environment=environment if start is None else {**environment, "start": start.described},
             start=None if start is None else start.model,
         )  # fmt: skip
-    return _train(module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, watch=watch)
+    return _train(
+        module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, lean=lean, watch=watch
+    )
 
 
 def resume(
@@ -163,7 +166,7 @@ def resume(
     with torch_threads(environment["threads"]):  # the last bits depend on it
         return _train(
             module, work, folder, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
-            name=status["name"], watch=watch,
+            name=status["name"], lean=config.lean, watch=watch,
         )  # fmt: skip
 
 
@@ -180,12 +183,13 @@ def saved_config(folder: RunFolder) -> RunConfig:
 
 def _train(
     module: nn.Module, work: Workload, folder: RunFolder | None, *,
-    engine: Engine, rounds: Rounds, schedule: Schedule, name: str, watch: Watch,
+    engine: Engine, rounds: Rounds, schedule: Schedule, name: str, lean: bool, watch: Watch,
 ) -> Result:  # fmt: skip
     with folder.in_use() if folder else contextlib.nullcontext(), _disk_errors(folder):
         trained = fit(
-            module, work, engine=engine, rounds=rounds, schedule=schedule, name=name, folder=folder, watch=watch
-        )
+            module, work, engine=engine, rounds=rounds, schedule=schedule, name=name, folder=folder, lean=lean,
+            watch=watch,
+        )  # fmt: skip
         if folder is not None:
             folder.save_model(trained.model)
             folder.finish(trained.state, trained.rounds, trained.reason, trained.seconds)
