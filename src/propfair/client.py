@@ -90,6 +90,7 @@ class Workload:
     seed: int = 0
     loss: LossFunction = cross_entropy
     device: str = "cpu"
+    starts: Callable[[ClientId], Tensor] | None = None  # [P], each client's own first model; None: one for all
 
 
 class Report(NamedTuple):
@@ -147,18 +148,10 @@ def run_client(
     if personal is not None:
         start = memory or {"params": received, "buffers": buffers}
         model.load(start["params"], start["buffers"])
-        _train(
-            model,
-            work,
-            round_,
-            client,
-            lambda loss: loss,
-            personal.lr or work.local.lr,
-            received,
-            personal.lam,
-        )
+        own_lr = personal.lr or work.local.lr
+        _train(model, work, round_, client, lambda loss: loss, own_lr, anchor=received, lam=personal.lam)
         memory = {"params": model.params.clone(), "buffers": model.buffers}
-    model.load(received, buffers)
+    model.load(received if work.starts is None or round_ > 1 else work.starts(client), buffers)
     lr = work.local.lr * order.lr_scale
     losses, sizes = _train(model, work, round_, client, lambda loss: algorithm.objective(loss, order), lr)
     delta = torch.sub(model.params, received, out=out)

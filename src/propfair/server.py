@@ -238,7 +238,8 @@ class Server(Aggregator):
 
     def run_round(self) -> Outcome:
         """Sample, order, train, weigh, step."""
-        plan = self.plan(self.session.losses)
+        own_starts = self.round == 0 and self.work.starts is not None
+        plan = self.plan(self.session.first_losses if own_starts else self.session.losses)
         return self.conclude(plan, self.session.train(plan.job))
 
 

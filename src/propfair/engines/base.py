@@ -123,6 +123,12 @@ class Session(ABC):
         parts = torch.split(examples, index.lengths[list(clients)].tolist())
         return torch.stack([self.work.algorithm.batch_loss(part) for part in parts])
 
+    def first_losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
+        """`losses` before round 1 where each client starts from its own model, [K]."""
+        assert self.work.starts is not None
+        own = (self.work.starts(client) for client in clients)
+        return torch.cat([self.losses(start, buffers, [c]) for start, c in zip(own, clients, strict=True)])
+
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """Each client's personal model on its own examples; nan for clients that have none yet."""
         index = self.work.federation.split(split)

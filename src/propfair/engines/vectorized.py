@@ -256,6 +256,8 @@ def _block(algorithm: Algorithm, job: Job, positions: range, plan: Plan, deltas:
 
 def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
     """The fastest way to train this workload in stacks that gives the gradients of plain autograd."""
+    if work.starts is not None:
+        raise NotBatchableError("clients start from models of their own")
     if work.local.optimizer != "sgd":
         raise NotBatchableError(f"optimizer {work.local.optimizer!r} is not SGD")
     probe = Probe(model, work, job)

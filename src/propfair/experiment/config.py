@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -58,6 +58,7 @@ class RunConfig(BaseModel):
 
     seed: int = Field(default=0, ge=0)
     device: str = "cpu"
+    init: Literal["common", "independent"] = "common"  # "independent": each client draws its own, as the authors do
     lean: bool = True  # leave out arithmetic on padding: equal, faster; see `propfair.rewrite`
     start: Path | None = None  # a run folder whose model is trained on
     data: DataSection = DataSection()
@@ -72,6 +73,8 @@ class RunConfig(BaseModel):
     def _parts_can_be_made(self) -> Self:
         """Build every part once, so that a wrong name or option shows before any data is read."""
         self.to_toml()
+        if self.init == "independent" and self.start is not None:
+            raise ConfigError("init='independent' draws new models, and start continues from one: choose one of them")
         return self
 
     def make_algorithm(self) -> Algorithm:

@@ -16,13 +16,13 @@ from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.experiment.config import RunConfig, make_config
 from propfair.experiment.environment import describe_environment, with_resume
 from propfair.experiment.folder import RunFolder
+from propfair.experiment.initial import Initial
 from propfair.experiment.names import short_name
 from propfair.experiment.partition import load_partition
 from propfair.experiment.records import Records, count_dropped, last_evaluations
 from propfair.experiment.training import Progress, Schedule, Trained, check_workload, fit, split_sizes
 from propfair.federation import Federation, federate
 from propfair.result import Result
-from propfair.seeds import derive, seed_global, untouched_global_rng
 from propfair.server import Rounds
 
 Watch = Callable[[Progress], None]
@@ -43,12 +43,21 @@ def build_federation(config: RunConfig) -> Federation:
     return federate(examples, config.make_partitioner(), config.num_clients, config.make_splitter(), config.data.seed)
 
 
+def initial(config: RunConfig, federation: Federation) -> Initial:
+    """The models that clients start from, drawn from the seed of the config."""
+    shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
+    return Initial(config.make_model(), shape, federation.examples.num_classes, config.seed)
+
+
 def build_model(config: RunConfig, federation: Federation) -> nn.Module:
     """The model of a config, initialised from its seed."""
-    shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
-    with untouched_global_rng():
-        seed_global(derive(config.seed, "init"))
-        return config.make_model().build(shape, federation.examples.num_classes)
+    return initial(config, federation).module()
+
+
+def build_workload(config: RunConfig, federation: Federation) -> Workload:
+    """All that the clients of a config need."""
+    starts = initial(config, federation) if config.init == "independent" else None
+    return Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device, starts=starts)
 
 
 def run(
@@ -65,7 +74,7 @@ def run(
     federation = federation or build_federation(config)
     module = build_model(config, federation)
     start = None if config.start is None else load_start(config.start, module, federation)
-    work = Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device)
+    work = build_workload(config, federation)
     return execute(
         module, work, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
         name=name or (out.name if out else str(work.algorithm)), out=out, force=force,
@@ -156,7 +165,7 @@ def resume(
             f"{federation.fingerprint}. Bring the old data back with --data-dir, or run it again."
         )
     module = build_model(config, federation)
-    work = Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device)
+    work = build_workload(config, federation)
     if status["state"] == "finished":
         return _result(_reread(folder, federation), module, work, folder, status["name"])
     start = folder.start()

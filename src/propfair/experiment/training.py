@@ -133,12 +133,12 @@ def fit(
 def trim(module: nn.Module, work: Workload) -> Rewritten:
     """The module that is trained in place of `module`: equal for the size of the inputs, without wasted arithmetic.
 
-    Left alone off the CPU, and where weights that get no gradient would change all the same. Layers are laid out
-    channels last where there is a max-pool, which is many times faster so; a rule rather than a measurement, since the
-    layout decides the last bits of a run.
+    Left alone off the CPU, where clients start from models of their own, and where weights that get no gradient would
+    change all the same. Layers are laid out channels last where there is a max-pool, which is many times faster so; a
+    rule rather than a measurement, since the layout decides the last bits of a run.
     """
     local = work.local
-    if torch.device(work.device).type != "cpu" or local.optimizer not in ("sgd", "Adam"):
+    if torch.device(work.device).type != "cpu" or local.optimizer not in ("sgd", "Adam") or work.starts is not None:
         return Rewritten(module)
     x = work.federation.examples.inputs(work.federation.train[0][:1])
     pools = any(isinstance(layer, nn.MaxPool2d) for layer in module.modules())
