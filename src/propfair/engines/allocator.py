@@ -2,10 +2,12 @@
 
 import contextlib
 import ctypes
+import functools
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt
 
 
+@functools.cache
 def keep_freed_memory() -> bool:
     """Ask glibc not to give freed memory back after each step, only to fault it in again; False where there is none.
 
@@ -18,3 +20,9 @@ def keep_freed_memory() -> bool:
         kept = mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 32 << 20)
         return bool(kept and mallopt(_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_TOP_PAD, 64 << 20))
     return False
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system, where glibc can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

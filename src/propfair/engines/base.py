@@ -93,12 +93,16 @@ class Session(ABC):
         work: what clients need, and what never changes during a run.
         events: what went wrong and was dealt with, oldest first; whoever records them empties the list.
         notes: what the user should know about how clients are run, one line each; logged as well.
+        choice: for the record, which engine really runs clients; "" if it is the one that was asked for.
+        num_rounds: about how many rounds are to come, if whoever runs them says so.
     """
 
     def __init__(self, work: Workload) -> None:
         self.work = work
         self.events: list[Event] = []
         self.notes: list[str] = []
+        self.choice = ""
+        self.num_rounds = 100
         self._memories: dict[ClientId, Memory] = {}
 
     @abstractmethod
@@ -153,10 +157,10 @@ class Session(ABC):
         """Continue with these memories."""
         self._memories = {client: dict(memory) for client, memory in memories.items()}
 
-    def note(self, line: str) -> None:
+    def note(self, line: str, level: int = logging.WARNING) -> None:
         """Tell the user."""
         self.notes.append(line)
-        logging.getLogger("propfair").warning(line)
+        logging.getLogger("propfair").log(level, line)
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing that outlives them)
         """Free workers and memory. Safe to call twice."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from propfair.client import Workload, run_client
+from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job, Row, Session, reduce_block
 from propfair.errors import ConfigError
 from propfair.evaluation import measure
@@ -45,6 +46,7 @@ class InProcessSession(Session):
         self._threads = threads
 
     def train(self, job: Job) -> Iterator[Block]:
+        keep_freed_memory()
         with torch_threads(self._threads), untouched_global_rng():
             for block in job.blocks():
                 positions = range(block.start, block.stop)

@@ -19,7 +19,8 @@ from multiprocessing.connection import Connection
 
 _BOOT = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
+for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent, which then ends its workers
+    signal.signal(number, signal.SIG_IGN)
 sys.path[:] = sys.argv[2:]
 from propfair.engines.launcher import fork_on_request
 fork_on_request(int(sys.argv[1]))

@@ -65,13 +65,20 @@ class Processes(Engine):
 
 
 class ProcessesSession(Session):
-    """See `Processes`. Workers start at once and in parallel; the first task waits for them."""
+    """See `Processes`. Workers start at once and in parallel; the first task waits for them.
 
-    def __init__(self, model: FlatModel, work: Workload, engine: Processes) -> None:
+    Args:
+        model: its workspace in this process, which is left alone.
+        work: what clients need.
+        engine: the options.
+        script: import the user's script into the workers if the model or the loss are defined there.
+    """
+
+    def __init__(self, model: FlatModel, work: Workload, engine: Processes, script: bool = True) -> None:
         super().__init__(work)
         _check_usable(work)
         layout = _layout(model, work, engine.num_workers)
-        world, main = _pack_world(model, work)
+        world, main = _pack_world(model, work, script)
         self._exchange = Exchange(layout, SharedMemory(layout.size))
         self._memory = [world, self._exchange.memory]
         setup = Setup(sys.path, str(Path.cwd()), engine.threads, main, world.size, layout)
@@ -82,6 +89,15 @@ class ProcessesSession(Session):
     def pids(self) -> list[int]:
         """The worker processes that are up."""
         return [worker.pid for worker in self._pool.workers if worker.pid is not None]
+
+    @property
+    def ready(self) -> bool:
+        """All workers are up."""
+        return self._pool.is_up()
+
+    def wait_until_ready(self) -> None:
+        """Until then the first tasks would wait."""
+        self._pool.is_up(wait_for_it=True)
 
     def train(self, job: Job) -> Iterator[Block]:
         self._send(job.params, job.buffers)
@@ -204,6 +220,14 @@ class Pool:
         finally:
             self.drop_unfinished()
 
+    def is_up(self, wait_for_it: bool = False) -> bool:
+        """Whether all workers have started; only to be asked while they have nothing to do."""
+        while any(worker.pid is None for worker in self.workers):
+            if not wait([worker.connection for worker in self.workers], None if wait_for_it else 0):
+                return False
+            self._receive({}, [], lambda *_: None)
+        return True
+
     def drop_unfinished(self) -> None:
         """End workers whose results nobody waits for any more."""
         busy = [worker for worker in self.workers if worker.tasks]
@@ -301,7 +325,7 @@ def _layout(model: FlatModel, work: Workload, num_workers: int) -> Layout:
     return single._replace(num_slots=max(num_workers + 1, min(room, 16 + 2 * num_workers)))
 
 
-def _pack_world(model: FlatModel, work: Workload) -> tuple[SharedMemory, dict[str, Any] | None]:
+def _pack_world(model: FlatModel, work: Workload, script: bool) -> tuple[SharedMemory, dict[str, Any] | None]:
     """The model and the workload in shared memory, and how to import the user's script if they come from there."""
     try:
         stream = io.BytesIO()
@@ -315,10 +339,11 @@ def _pack_world(model: FlatModel, work: Workload) -> tuple[SharedMemory, dict[st
     from_script = b"__main__" in pickled
     keys = ("init_main_from_name", "init_main_from_path")
     main = {key: value for key, value in spawn.get_preparation_data("worker").items() if key in keys}
-    if from_script and not main:
+    if from_script and not (main and script):
         raise ConfigError(
-            "engine 'processes' can't send classes of an interactive session to other processes. "
-            "Define the model and the loss in a module, or use engine=inprocess."
+            "engine 'processes' can't import the model or the loss, which are defined in "
+            f"{'the script itself' if main else 'an interactive session'}. Define them in a module"
+            f"{', or set engine=processes and guard the script.' if main else ', or use engine=inprocess.'}"
         )
     return world, main if from_script else None
 

@@ -77,6 +77,9 @@ class Gradient(Protocol):
     def __call__(self, params: Sequence[Tensor], batch: StackedBatch) -> tuple[Sequence[Tensor], Tensor]:
         """A gradient for each of the stacked parameters, and the batch losses [C]."""
 
+    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
+        """Prepare for inputs of these shapes."""
+
 
 class Recorder:
     """A function of tensors that is recorded once it was called a few times with the same shapes, and then replayed.
@@ -88,21 +91,23 @@ class Recorder:
     def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
         self._function = function
         self._calls: Counter[Any] = Counter()
-        self._recorded: dict[Any, fx.GraphModule] = {}
+        self._recorded: dict[Any, Callable[..., Sequence[Tensor]]] = {}
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        key = tuple(tensor.shape for tensor in inputs)
+        key = _shapes(inputs)
         self._calls[key] += 1
-        if self._calls[key] < CALLS_BEFORE_RECORDING:
-            return self._function(*inputs)
-        if key not in self._recorded:
+        if self._calls[key] == CALLS_BEFORE_RECORDING:
+            self.record(*inputs)
+        with torch.no_grad():
+            return self._recorded.get(key, self._function)(*inputs)
+
+    def record(self, *inputs: Tensor) -> None:
+        """Record the function for inputs of these shapes."""
+        if _shapes(inputs) not in self._recorded:
             recording = make_fx(self._function)(*inputs)
             recording.graph.eliminate_dead_code()
             recording.recompile()
-            self._recorded[key] = recording
-        with torch.no_grad():
-            result: Sequence[Tensor] = self._recorded[key](*inputs)
-        return result
+            self._recorded[_shapes(inputs)] = recording
 
 
 class AnyModule:
@@ -128,6 +133,9 @@ class AnyModule:
     def __call__(self, params: Sequence[Tensor], batch: StackedBatch) -> tuple[Sequence[Tensor], Tensor]:
         *gradients, losses = self._gradient(*params, *batch)
         return gradients, losses
+
+    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
+        self._gradient.record(*params, *batch)
 
 
 class LinearLayers:
@@ -160,6 +168,9 @@ class LinearLayers:
                 if self._layers[number - 1].relu:
                     back = torch.ops.aten.threshold_backward(back, given, 0)
         return gradients, losses
+
+    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
+        pass
 
 
 class Layer(NamedTuple):
@@ -207,3 +218,7 @@ def quick_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     scores = output - output.detach().amax(1, keepdim=True)
     chosen = (scores * (target.unsqueeze(1) == torch.arange(output.shape[1], device=output.device))).sum(1)
     return scores.exp().sum(1).log() - chosen
+
+
+def _shapes(tensors: Sequence[Tensor]) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in tensors)

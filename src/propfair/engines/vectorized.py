@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from propfair.algorithms.base import Algorithm, ClientId
 from propfair.client import LocalTraining, Report, Workload, batch_order, cross_entropy
 from propfair.data.base import Examples
+from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.stacked import AnyModule, Goal, Gradient, LinearLayers, StackedBatch, linear_layers
@@ -53,11 +54,11 @@ class Vectorized(Engine):
 class VectorizedSession(InProcessSession):
     """See `Vectorized`."""
 
-    def __init__(self, model: FlatModel, work: Workload, engine: Vectorized) -> None:
+    def __init__(self, model: FlatModel, work: Workload, engine: Vectorized, stack: "Stack | None" = None) -> None:
         super().__init__(model, work, engine.threads)
         self._room = int(engine.memory * 1e9)
-        self._stack: Stack | None = None
-        self._decided = False
+        self._stack = stack
+        self._decided = stack is not None
 
     def train(self, job: Job) -> Iterator[Block]:
         if not self._decided:
@@ -65,10 +66,21 @@ class VectorizedSession(InProcessSession):
         if self._stack is None:
             yield from super().train(job)
             return
-        size = max(1, min(len(job.clients), self._room // self._stack.bytes_per_client))
+        keep_freed_memory()
         with torch_threads(self._threads):
-            for start in range(0, len(job.clients), size):
-                yield self._train_stack(self._stack, job, range(start, min(start + size, len(job.clients))))
+            for positions in self._chunks(self._stack, job):
+                yield self._train_stack(self._stack, job, positions)
+
+    def get_ready(self, job: Job) -> None:
+        """Do now what would make the first rounds slower than those that follow."""
+        if self._stack is not None:
+            positions = self._chunks(self._stack, job)[0]
+            _, batch = next(iter(Plan(self.work, job, positions, self._room)))
+            self._stack.shared.get_ready(_split(job.params.repeat(len(positions), 1), self.model), batch)
+
+    def _chunks(self, stack: "Stack", job: Job) -> list[range]:
+        size = max(1, min(len(job.clients), self._room // stack.bytes_per_client))
+        return [range(k, min(k + size, len(job.clients))) for k in range(0, len(job.clients), size)]
 
     def _decide(self, job: Job) -> None:
         self._decided = True
@@ -283,6 +295,18 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
     return Stack(stacked, AnyModule(model, work.loss, goals[1]), probe.bytes_per_client)
 
 
+class SavedBytes(saved_tensors_hooks):
+    """Counts what autograd keeps for the backward pass of the code inside."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        super().__init__(self._count, lambda tensor: tensor)
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        self.total += tensor.nbytes
+        return tensor
+
+
 class Probe:
     """The gradients of two clients by plain autograd, to compare with. The second client's batch is cut short."""
 
@@ -294,17 +318,12 @@ class Probe:
         batches[1] = batches[1][: (len(batches[1]) + 1) // 2]
         self._orders = [job.orders[k] for k in pair]
         self._expected = []
-        saved: list[int] = []
-
-        def count(tensor: Tensor) -> Tensor:
-            saved.append(tensor.numel() * tensor.element_size())
-            return tensor
-
+        saved = SavedBytes()
         examples = work.federation.examples
         for batch, order in zip(batches, self._orders, strict=True):
             model.load(job.params, job.buffers)
             model.module.train()
-            with saved_tensors_hooks(count, lambda tensor: tensor):
+            with saved:
                 losses = work.loss(model.module(examples.inputs(batch)), examples.targets(batch))
                 goal = order.lr_scale * work.algorithm.objective(work.algorithm.batch_loss(losses), order)
             self._expected.append(torch.autograd.grad(goal, model.trainable, allow_unused=True, materialize_grads=True))
@@ -320,7 +339,7 @@ class Probe:
             lr_scale,
             baseline,
         )
-        self.bytes_per_client = 2 * max(sum(saved) // 2, 1) + 6 * job.params.numel() * job.params.element_size()
+        self.bytes_per_client = saved.total + 6 * job.params.nbytes
 
     def difference(self, gradient: Gradient) -> float:
         """The largest deviation from plain autograd, relative to the largest element of the gradient."""

@@ -1,0 +1,150 @@
+"""The choice of an engine: what it is, that it is told, and that it does not change results."""
+
+import logging
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from propfair.client import Workload, cross_entropy
+from propfair.engines import auto
+from propfair.engines.auto import Auto, AutoSession, Choice
+from propfair.engines.inprocess import InProcess
+from propfair.engines.processes import ProcessesSession
+from propfair.engines.vectorized import VectorizedSession
+from propfair.errors import ConfigError
+from propfair.params import FlatModel
+from propfair.server import Rounds, Server
+from tests.engines import scenes
+
+ONE_THREAD = InProcess(threads=1)
+LONG = (40,) * 200
+
+
+def start(engine: Auto, work: Workload, module: nn.Module, num_rounds: int) -> tuple[AutoSession, FlatModel]:
+    model = FlatModel(module)
+    session = engine.start(model, work)
+    session.num_rounds = num_rounds
+    return session, model
+
+
+def test_many_small_clients_are_stacked() -> None:
+    work = scenes.workload("propfair", data=scenes.federation(LONG))
+    session, model = start(Auto(), work, scenes.mlp(), num_rounds=1000)
+    with session:
+        found = scenes.play(session, model, Rounds())
+        assert isinstance(session._inner, VectorizedSession)
+    assert session.choice == "vectorized"
+    assert found.notes[0].startswith("engine: vectorized; a step takes")
+    expected = scenes.run(ONE_THREAD, work, scenes.mlp())
+    scenes.assert_same(found, expected, 1e-5)
+
+
+def test_short_runs_are_not_probed_for_stacking(caplog: pytest.LogCaptureFixture) -> None:
+    session, model = start(Auto(), scenes.workload(), scenes.mlp(), num_rounds=2)
+    with session, caplog.at_level(logging.INFO, "propfair"):
+        found = scenes.play(session, model, Rounds())
+    assert session.choice == "inprocess"
+    assert found.notes[0].startswith("engine: inprocess; a round takes about")
+    assert caplog.messages == found.notes
+    scenes.assert_same(found, scenes.run(ONE_THREAD, scenes.workload(), scenes.mlp()))
+
+
+def test_what_cannot_be_stacked_is_not() -> None:
+    work = scenes.workload(data=scenes.federation(LONG))
+    session, model = start(Auto(), work, scenes.with_buffers_and_dropout(), num_rounds=1000)
+    with session:
+        found = scenes.play(session, model, Rounds(participation=20))
+    assert session.choice == "inprocess"
+    expected = scenes.run(ONE_THREAD, work, scenes.with_buffers_and_dropout(), Rounds(participation=20))
+    scenes.assert_same(found, expected)
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "num_cores", lambda: 2)
+    monkeypatch.setattr(auto, "LONG_CLIENT", 0.0)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_long_rounds_get_workers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LONG_ROUND", 0.0)
+    session, model = start(Auto(), scenes.workload(), scenes.with_buffers_and_dropout(), num_rounds=2)
+    with session:
+        found = scenes.play(session, model, Rounds())
+        assert isinstance(session._inner, ProcessesSession)
+    assert session.choice == "processes"
+    assert found.notes[0].startswith("engine: 2 processes; a round would take about")
+    scenes.assert_same(found, scenes.run(ONE_THREAD, scenes.workload(), scenes.with_buffers_and_dropout()))
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_run_that_proves_long_gets_workers_without_waiting_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LONG_ROUND", torch.inf)
+    monkeypatch.setattr(auto, "LONG_RUN", 0.0)
+    session, model = start(Auto(), scenes.workload("ditto"), scenes.mlp(), num_rounds=2)
+    with session:
+        server = Server(session, Rounds(), model.params, model.buffers)
+        rounds = 0
+        while rounds < 3 or not isinstance(session._inner, ProcessesSession):
+            server.run_round()
+            rounds += 1
+        memories = {client: memory["params"].clone() for client, memory in session.memories.items()}
+    assert session.choice == "processes"
+    assert [note.split(";")[0] for note in session.notes] == ["engine: inprocess", "engine: 2 processes"]
+    expected = scenes.run(ONE_THREAD, scenes.workload("ditto"), scenes.mlp(), num_rounds=rounds)
+    assert torch.equal(server.params, expected.params)
+    assert all(torch.equal(memories[client], memory["params"]) for client, memory in expected.memories.items())
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("choice", ["inprocess", "processes", "vectorized"])
+def test_a_resumed_run_keeps_its_choice(choice: Choice) -> None:
+    work = scenes.workload(data=scenes.federation(LONG[:9]))
+    session, model = start(Auto(choice=choice), work, scenes.mlp(), num_rounds=10_000)
+    with session:
+        found = scenes.play(session, model, Rounds())
+        assert isinstance(session._inner, ProcessesSession) == (choice == "processes")
+    assert session.choice == choice
+    tolerance = 1e-5 if choice == "vectorized" else None
+    scenes.assert_same(found, scenes.run(ONE_THREAD, work, scenes.mlp()), tolerance)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_cannot_be_sent_to_workers_stays_here_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LONG_ROUND", 0.0)
+
+    class Own(nn.Linear):
+        pass
+
+    Own.__module__, Own.__qualname__ = "__main__", "Own"
+    monkeypatch.setattr(sys.modules["__main__"], "Own", Own, raising=False)
+    lambda_loss = replace(scenes.workload(), loss=lambda output, target: cross_entropy(output, target))
+    for work, module, why in ((lambda_loss, scenes.mlp(), "lambda"), (scenes.workload(), Own(6, 3), "script itself")):
+        session, model = start(Auto(), work, module, num_rounds=2)
+        with session:
+            found = scenes.play(session, model, Rounds())
+        assert session.choice == "inprocess"
+        assert why in found.notes[0]
+
+
+def test_the_measurement_leaves_no_trace() -> None:
+    work, model = scenes.workload("ditto"), FlatModel(scenes.with_buffers_and_dropout())
+    before = model.params.clone(), torch.get_rng_state()
+    with InProcess().start(model, work) as session:
+        job = Server(session, Rounds(), model.params, model.buffers).plan(None).job
+        cost = auto.measure_steps(model, work, job)
+        assert not session.memories
+    assert cost.seconds > 0
+    assert cost.bytes > 6 * model.params.nbytes
+    assert torch.equal(before[0], job.params)
+    assert torch.equal(before[1], torch.get_rng_state())
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="workers must be >= 0"):
+        Auto(workers=-1)
+    with pytest.raises(ConfigError, match="memory must be positive"):
+        Auto(memory=0)
