@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from propfair.errors import ConfigError
+
 
 class Format(enum.StrEnum):
     """How results are printed."""
@@ -34,6 +36,14 @@ DataDir = Annotated[
     typer.Option("--data-dir", envvar="PROPFAIR_DATA", help="Where data sets are.", show_default=False),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Decides all randomness of the run.", show_default=False)]
+
+
+def seed_list(text: str) -> list[int]:
+    """0,1,2 as numbers."""
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds takes whole numbers, such as 0,1,2; got {text!r}") from None
 
 
 def gathered(

@@ -43,6 +43,10 @@ _KEPT_CHECKPOINTS = 2
 FORMAT = 1  # of the folder; a folder of another format is refused
 
 
+class InUseError(ConfigError):
+    """Another process trains in this folder."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """All that a resume needs: named tensors after a round, and the seconds that the run took so far."""
@@ -128,7 +132,7 @@ class RunFolder:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise ConfigError(f"{self.path} is in use: another process is running it") from None
+                    raise InUseError(f"{self.path} is in use: another process is running it") from None
             yield
 
     # What stands in it.

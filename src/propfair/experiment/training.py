@@ -33,6 +33,7 @@ class Schedule:
         rounds: communication rounds.
         eval_every: rounds between evaluations of all clients; the last round is always evaluated.
         eval_splits: what is evaluated then; splits that no client has are skipped.
+        final_splits: what is evaluated after the last round only.
         checkpoint_every: rounds between checkpoints, if there is a run folder. Where rounds are slow there is one a
             minute at least.
     """
@@ -40,6 +41,7 @@ class Schedule:
     rounds: int = 50
     eval_every: int = 10
     eval_splits: tuple[Split, ...] = ("validation", "test")
+    final_splits: tuple[Split, ...] = ()
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
@@ -243,8 +245,9 @@ def split_sizes(federation: Federation) -> dict[str, list[int]]:
 def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Trained) -> None:
     federation = session.work.federation
     everyone = range(federation.num_clients)
+    due = (*schedule.eval_splits, *(schedule.final_splits if server.round == schedule.rounds else ()))
     for split in SPLITS:
-        if split not in schedule.eval_splits or not len(federation.split(split).values):
+        if split not in due or not len(federation.split(split).values):
             continue
         evaluation = session.evaluate(server.released, server.buffers, split, everyone)
         trained.evaluations[split] = evaluation

@@ -5,7 +5,18 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import ConfigFile, DataDir, Device, Force, Format, Out, OutputFormat, Quiet, gathered
+from propfair.cli.options import (
+    ConfigFile,
+    DataDir,
+    Device,
+    Force,
+    Format,
+    Out,
+    OutputFormat,
+    Quiet,
+    gathered,
+    seed_list,
+)
 
 
 @app.command()
@@ -30,7 +41,6 @@ def compare(
     """Train several algorithms on the same clients; a table and a picture of who is served how well."""
     from propfair.cli.display import progress
     from propfair.cli.report_text import print_comparison
-    from propfair.errors import ConfigError
     from propfair.experiment.compare import Contestant
     from propfair.experiment.compare import compare as run_all
     from propfair.experiment.config import read_toml
@@ -42,10 +52,7 @@ def compare(
     overrides = [item for item in items or [] if _is_setting(item)]
     named = [item for item in items or [] if not _is_setting(item)]
     contestants = Contestant.parse_all(named or listed or ["fedavg", "propfair"])
-    try:
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds takes whole numbers, such as 0,1,2; got {seeds!r}") from None
+    numbers = seed_list(seeds)
     folder = out or free_folder("compare")
     compared, federation = run_all(
         content, contestants, overrides=gathered(overrides, device=device, data_dir=data_dir), seeds=numbers,

@@ -1,0 +1,78 @@
+"""`propfair sweep`: tune several algorithms, honestly."""
+
+import enum
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from propfair.cli.app import app
+from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
+
+
+class Selection(enum.StrEnum):
+    """Where the best values are chosen."""
+
+    validation = "validation"
+    paper = "paper"
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file, TOML.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over [run] in the file.", show_default=False),
+    ] = None,
+    out: Out = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="URL of an Optuna storage; default: SQLite in --out.", show_default=False),
+    ] = None,
+    criterion: Annotated[
+        str | None,
+        typer.Option("--criterion", help="mean, worst10, nash, or a mix: mean=0.5,worst10=0.5.", show_default=False),
+    ] = None,
+    selection: Annotated[
+        Selection | None,
+        typer.Option("--selection", help="paper: choose on the test split, as the authors did.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="For the winners, such as 0,1,2.", show_default=False)
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", help="Torch threads of each worker.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="Start no trial after so many minutes.", show_default=False)
+    ] = None,
+    device: Device = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    output: OutputFormat = Format.table,
+) -> None:  # fmt: skip
+    """Try values for several algorithms, choose on the validation split, and test the winners once, over seeds.
+
+    Called again with the same [cyan]--out[/cyan], it goes on where it was; calls at the same time share the work.
+    """
+    from propfair.cli.sweep_text import live_table, print_outcomes
+    from propfair.experiment.names import RUNS, slug
+    from propfair.experiment.search import load_sweep
+    from propfair.experiment.sweep import Place, run_sweep
+
+    plan = load_sweep(
+        file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,
+        selection=None if selection is None else selection.value,
+        seeds=None if seeds is None else tuple(seed_list(seeds)),
+    )  # fmt: skip
+    place = Place.at(out or RUNS / slug(plan.name), storage)
+    with live_table(plan, workers, quiet=quiet or output == Format.json) as show:
+        studies = run_sweep(
+            plan, place, workers=workers, threads=threads, minutes=math.inf if minutes is None else minutes, show=show
+        )
+    if not studies.complete:
+        typer.echo(f"not all trials were run. Go on with the same command and --out {place.out}", err=True)
+        raise typer.Exit(1)
+    print_outcomes(plan, studies, output)
+    if studies.broken:
+        raise typer.Exit(1)

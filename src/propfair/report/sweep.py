@@ -1,0 +1,96 @@
+"""The results of a sweep as tables and JSON."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from propfair.experiment.files import write_text
+from propfair.experiment.search import Sweep
+from propfair.experiment.sweep import Outcome
+from propfair.fairness.statistics import MeanStd
+from propfair.report.tables import TextTable, percent_cell
+
+_STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
+
+
+def result_table(sweep: Sweep, outcomes: Sequence[Outcome]) -> TextTable:
+    """The winners on the test split."""
+    rows = []
+    for outcome in outcomes:
+        winner, numbers = outcome.winner, outcome.statistics()
+        chosen = percent_cell(MeanStd(winner.value, math.nan, 1, 0))
+        cells = [_cell(name, numbers[name]) for name in _STATISTICS]
+        rows.append([winner.entrant.label, settings_text(winner.point) or "-", chosen, *cells])
+    notes = [
+        "Test accuracy over clients, %; jain and gini are indices. Mean ± population standard deviation over seeds "
+        f"{', '.join(map(str, sweep.seeds))}."
+    ]
+    if sweep.selection == "paper":
+        notes.append(
+            "Chosen on the test split of the last round, as the authors did, so the numbers are optimistic. "
+            "Leave --selection paper out to choose on a validation split."
+        )
+    else:
+        notes.append(f"Chosen by {sweep.criterion} on the validation split; the test split was read once, at the end.")
+    columns = ["algorithm", "chosen", f"{sweep.split} {sweep.criterion}", *_STATISTICS]
+    return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
+
+
+def result_json(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[str]) -> dict[str, Any]:
+    """All numbers; standard deviations over seeds by both of their names."""
+    algorithms = []
+    for outcome in outcomes:
+        sample = outcome.statistics(ddof=1)
+        algorithms.append(
+            {
+                "label": outcome.winner.entrant.label,
+                "settings": outcome.winner.entrant.fixed,
+                "chosen": outcome.winner.point,
+                "value": outcome.winner.value,
+                "seconds": outcome.seconds,
+                "test": {
+                    name: {"mean": one.mean, "population_std": one.std, "sample_std": sample[name].std}
+                    for name, one in outcome.statistics().items()
+                },
+                "accuracy": {str(seed): values.tolist() for seed, values in outcome.accuracies.items()},
+            }
+        )
+    return {
+        "name": sweep.name,
+        "selection": sweep.selection,
+        "criterion": sweep.criterion.weights,
+        "seeds": list(sweep.seeds),
+        "failures": list(failures),
+        "algorithms": algorithms,
+    }
+
+
+def write_results(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[str], out: Path) -> list[Path]:
+    """Write results.md, .tex, .csv and .json."""
+    path = out / "results.json"
+    content = _finite(result_json(sweep, outcomes, failures))
+    written = result_table(sweep, outcomes).write(out / "results")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return [*written, path]
+
+
+def settings_text(point: Mapping[str, Any]) -> str:
+    """M=2.0, lr=0.1."""
+    return ", ".join(f"{key.removeprefix('algorithm.').removeprefix('local.')}={value}" for key, value in point.items())
+
+
+def _cell(name: str, number: MeanStd) -> str:
+    if name not in ("jain", "gini"):
+        return percent_cell(number)
+    return f"{number.mean:.3f}" if number.num_seeds < 2 else f"{number.mean:.3f} ± {number.std:.3f}"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

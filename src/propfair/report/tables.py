@@ -1,0 +1,84 @@
+"""Tables for papers: Markdown, LaTeX and CSV from the same cells."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from propfair.experiment.files import write_text
+from propfair.fairness.statistics import MeanStd
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Cells as they are to be read.
+
+    Attributes:
+        title: what it shows.
+        columns: headers.
+        rows: of cells, as many as columns.
+        notes: lines below it.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def to_markdown(self) -> str:
+        """A table of GitHub's Markdown."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        body = "".join("| " + " | ".join(_markdown(cell) for cell in line) + " |\n" for line in lines)
+        return f"### {self.title}\n\n{body}" + "".join(f"\n{note}\n" for note in self.notes)
+
+    def to_latex(self) -> str:
+        """A `tabular` with rules of the booktabs package, inside a `table`."""
+        lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows)]
+        caption = " ".join((f"{self.title}.", *self.notes))
+        return "\n".join(
+            [
+                r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}",
+                rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule", lines[0], r"\midrule",
+                *lines[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
+            ]
+        )  # fmt: skip
+
+    def to_csv(self) -> str:
+        """The columns and rows alone."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        return text.getvalue()
+
+    def write(self, stem: Path) -> list[Path]:
+        """Write stem.md, stem.tex and stem.csv."""
+        texts = {".md": self.to_markdown(), ".tex": self.to_latex(), ".csv": self.to_csv()}
+        paths = []
+        for ending, text in texts.items():
+            path = stem.with_name(stem.name + ending)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+            paths.append(path)
+        return paths
+
+
+def percent_cell(number: MeanStd, digits: int = 1) -> str:
+    """A fraction in percent, with its spread over seeds if there are several; - for nan."""
+    if math.isnan(number.mean):
+        return "-"
+    mean = f"{100 * number.mean:.{digits}f}"
+    return mean if number.num_seeds < 2 else f"{mean} ± {100 * number.std:.{digits}f}"
+
+
+def _markdown(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _latex(cell: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in cell)

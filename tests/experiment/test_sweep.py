@@ -1,0 +1,258 @@
+"""Sweeps: honest about test data, never the same work twice, whoever is killed."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("optuna")
+
+from propfair.errors import ConfigError
+from propfair.experiment import claims
+from propfair.experiment.claims import Board, open_storage, open_study
+from propfair.experiment.folder import RunFolder
+from propfair.experiment.saved import SavedRun
+from propfair.experiment.search import Sweep, SweepFile, make_sweep
+from propfair.experiment.sweep import Place, Studies, Worker, run_sweep
+from propfair.report.sweep import result_json, result_table, write_results
+from propfair.report.tables import TextTable
+from tests.experiment.killed import start
+
+RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]
+
+
+def sweep(**changes: object) -> Sweep:
+    content: dict[str, object] = {
+        "name": "tiny",
+        "criterion": "worst10",
+        "seeds": [0, 1],
+        "grid": {"local": {"lr": [0.01, 0.5]}},
+        "algorithms": {"fedavg": {}, "propfair": {"M": [2.0, 5.0]}},
+        **changes,
+    }
+    return make_sweep(SweepFile.model_validate(content), RUN)
+
+
+def work(plan: Sweep, out: Path, number: int = 0) -> None:
+    torch.set_num_threads(1)
+    Worker(plan, Place.at(out), number=number).work()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Studies:
+    out = tmp_path_factory.mktemp("sweep")
+    work(sweep(), out)
+    return Studies(sweep(), Place.at(out))
+
+
+def test_the_best_on_the_validation_split_wins(finished: Studies) -> None:
+    trials = [SavedRun.read(path) for path in (finished.place.out / "trials").iterdir()]
+    assert len(trials) == 6
+    for winner in finished.winners():
+        own = [run for run in trials if run.config["algorithm"]["name"] == winner.entrant.label]
+        best = max(own, key=lambda run: run.summary("validation").worst10)
+        assert winner.value == pytest.approx(best.summary("validation").worst10)
+        assert winner.point["local.lr"] == 0.5
+    assert finished.complete
+    assert not finished.broken
+
+
+def test_the_test_split_is_read_once_at_the_end(finished: Studies) -> None:
+    for path in (finished.place.out / "trials").iterdir():
+        records = RunFolder.open(path).records().to_pandas()
+        assert "test" not in set(records["split"])
+    finals = sorted((finished.place.out / "final").iterdir())
+    assert len(finals) == 4
+    for path in finals:
+        records = RunFolder.open(path).records().to_pandas()
+        assert set(records.query("split == 'test'")["round"]) == {3}
+        assert set(records.query("split == 'validation'")["round"]) == {1, 2, 3}
+
+
+def test_outcomes_are_those_of_the_final_runs(finished: Studies, tmp_path: Path) -> None:
+    outcomes = finished.outcomes()
+    assert [outcome.winner.entrant.label for outcome in outcomes] == ["fedavg", "propfair"]
+    for outcome in outcomes:
+        for seed, accuracy in outcome.accuracies.items():
+            (path,) = (finished.place.out / "final").glob(f"{outcome.winner.entrant.label}-seed{seed}-*")
+            np.testing.assert_array_equal(accuracy, SavedRun.read(path).accuracy())
+    content = result_json(finished.sweep, outcomes, [])
+    mean = content["algorithms"][0]["test"]["mean"]
+    means = [values.mean() for values in outcomes[0].accuracies.values()]
+    assert mean["population_std"] == pytest.approx(np.std(means))
+    assert mean["sample_std"] == pytest.approx(np.std(means, ddof=1))
+    written = write_results(finished.sweep, outcomes, [], tmp_path)
+    assert [path.name for path in written] == ["results.md", "results.tex", "results.csv", "results.json"]
+    assert json.loads(written[-1].read_text()) == content
+    assert "population" in written[0].read_text()
+    assert "read once, at the end" in written[0].read_text()
+
+
+def test_called_again_it_runs_nothing(finished: Studies) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.place.out.rglob("status.json")}
+    assert len(before) == 10
+    work(sweep(), finished.place.out)
+    assert {path: path.stat().st_mtime_ns for path in finished.place.out.rglob("status.json")} == before
+
+
+def test_another_sweep_of_the_same_name_is_refused(finished: Studies) -> None:
+    with pytest.raises(ConfigError, match="made with other settings"):
+        Studies(sweep(criterion="mean"), finished.place)
+
+
+def test_selection_as_in_the_paper_says_so(tmp_path: Path) -> None:
+    plan = sweep(selection="paper", algorithms={"fedavg": {}}, seeds=[0])
+    work(plan, tmp_path)
+    studies = Studies(plan, Place.at(tmp_path))
+    (outcome,) = studies.outcomes()
+    assert outcome.winner.value == pytest.approx(outcome.by_seed()[0].worst10)
+    assert "optimistic" in " ".join(result_table(plan, [outcome]).notes)
+
+
+def test_two_sweeps_at_once_neither_repeat_nor_lose_a_trial(tmp_path: Path) -> None:
+    plan = sweep()
+    children = [start(work, plan, tmp_path, number) for number in (0, 0)]  # both look for work in the same order
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    studies = Studies(plan, Place.at(tmp_path))
+    assert studies.complete
+    done = 0
+    for board in [*studies.boards.values(), studies.final(studies.winners())]:
+        complete = [t.user_attrs["point"] for t in board.study.get_trials() if t.state.name == "COMPLETE"]
+        assert sorted(complete) == list(range(board.num_points))
+        others = [t for t in board.study.get_trials() if t.state.name != "COMPLETE"]
+        assert all(t.user_attrs.get("superseded") for t in others)
+        done += len(complete)
+    folders = [*(tmp_path / "trials").iterdir(), *(tmp_path / "final").iterdir()]
+    assert len(folders) == done == 10
+    assert not any("resumed" in RunFolder.open(folder).environment for folder in folders)
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path, finished: Studies) -> None:
+    plan = sweep()
+    child = start(work, plan, tmp_path)
+    while not list(tmp_path.glob("trials/*/checkpoints")) and child.is_alive():
+        time.sleep(0.01)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    work(plan, tmp_path)
+    studies = Studies(plan, Place.at(tmp_path))
+    assert studies.complete
+    for ours, theirs in zip(studies.outcomes(), finished.outcomes(), strict=True):
+        for seed in (0, 1):
+            np.testing.assert_array_equal(ours.accuracies[seed], theirs.accuracies[seed])
+
+
+def test_a_stopped_worker_releases_its_trial(tmp_path: Path) -> None:
+    plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
+    stopping = Worker(plan, Place.at(tmp_path), watch=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        stopping.work()
+    board = Studies(plan, Place.at(tmp_path)).boards["fedavg"]
+    assert [standing.state for standing in board.standings()] == ["free", "free"]
+    work(plan, tmp_path)
+    (resumed,) = (p for p in (tmp_path / "trials").iterdir() if "resumed" in RunFolder.open(p).environment)
+    assert RunFolder.open(resumed).status["state"] == "finished"
+
+
+def test_divergence_is_a_result_and_no_winner_is_a_failure(tmp_path: Path) -> None:
+    plan = sweep(algorithms={"fedavg": {}}, grid={"local": {"lr": [1e38, 0.5]}}, seeds=[0])
+    work(plan, tmp_path / "one")
+    studies = Studies(plan, Place.at(tmp_path / "one"))
+    assert studies.winners()[0].point == {"local.lr": 0.5}
+    assert not studies.broken
+    assert studies.failures()[0].startswith("diverged: fedavg, {'local.lr': 1e+38}: round 1")
+    plan = sweep(algorithms={"fedavg": {}}, grid={"local": {"lr": [1e38]}})
+    work(plan, tmp_path / "none")
+    studies = Studies(plan, Place.at(tmp_path / "none"))
+    assert studies.complete
+    assert studies.broken
+    assert studies.outcomes() == []
+
+
+def test_tpe_with_pruning(tmp_path: Path) -> None:
+    plan = sweep(
+        algorithms={"fedavg": {}}, seeds=[0], grid={"local": {"lr": {"low": 1e-4, "high": 1.0, "log": True}}},
+        search={"sampler": "tpe", "trials": 6, "pruning": True},
+    )  # fmt: skip
+    work(plan, tmp_path)
+    board = Studies(plan, Place.at(tmp_path)).boards["fedavg"]
+    states = [standing.state for standing in board.standings()]
+    assert set(states) <= {"done", "pruned"}
+    assert states.count("done") >= 3
+    rates = [trial.params["local.lr"] for trial in board.study.get_trials()]
+    assert len(set(rates)) == 6
+    assert all(1e-4 <= rate <= 1 for rate in rates)
+
+
+def test_the_first_claim_stands(tmp_path: Path) -> None:
+    storage = open_storage(f"sqlite:///{tmp_path}/a.db")
+    one, two = (Board(open_study(storage, "s", "f"), 2) for _ in range(2))
+    first = one.claim([({}, {})] * 2)
+    assert first is not None
+    assert two._take(0, 0, ({}, {})) is None  # as if it had not seen the first one yet
+    second = two.claim([({}, {})] * 2)
+    assert second is not None
+    assert (first.point, second.point) == (0, 1)
+    assert one.claim([({}, {})] * 2) is None
+    first.release()
+    again = two.claim([({}, {})] * 2)
+    assert again is not None
+    assert again.point == 0
+    again.done(0.5, {"seconds": 1.0})
+    second.pruned()
+    assert [standing.state for standing in one.standings()] == ["done", "pruned"]
+
+
+def test_a_claim_without_a_sign_of_life_is_free_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = Board(open_study(open_storage(f"sqlite:///{tmp_path}/a.db"), "s", "f"), 1)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    claim = board.claim([({}, {})])
+    assert claim is not None
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    monkeypatch.setattr(claims, "GRACE_SECONDS", 0.2)
+    assert board.standings()[0].state == "running"
+    time.sleep(0.3)
+    claim.trial.set_user_attr("beat", 1)
+    assert board.standings()[0].state == "running"
+    time.sleep(0.3)
+    assert board.standings()[0].state == "free"
+
+
+def test_a_storage_that_can_not_be_opened() -> None:
+    with pytest.raises(ConfigError, match="can't open the storage"):
+        open_storage("nonsense://here")
+
+
+def test_worker_processes(tmp_path: Path) -> None:
+    plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
+    shown: list[list[str]] = []
+    studies = run_sweep(
+        plan, Place.at(tmp_path), workers=2, threads=1, show=lambda rows: shown.append([row.label for row in rows])
+    )
+    assert studies.complete
+    assert shown[0] == ["fedavg"]
+    assert shown[-1] == ["fedavg", "final"]
+    assert not multiprocessing.active_children()
+    (final,) = (tmp_path / "final").iterdir()
+    assert RunFolder.open(final).environment["threads"] == 1
+    with pytest.raises(ConfigError, match="at least 1"):
+        run_sweep(plan, Place.at(tmp_path), workers=0)
+
+
+def test_tables_escape_what_they_must() -> None:
+    table = TextTable("50 % & more", ["a|b", "c_d"], [["x|y", "1 ± 2"]], ["A note."])
+    assert table.to_markdown() == "### 50 % & more\n\n| a\\|b | c_d |\n| --- | --- |\n| x\\|y | 1 ± 2 |\n\nA note.\n"
+    assert table.to_csv() == "a|b,c_d\nx|y,1 ± 2\n"
+    latex = table.to_latex()
+    assert r"\caption{50 \% \& more. A note.}" in latex
+    assert r"a|b & c\_d \\" in latex
+    assert r"x|y & 1 $\pm$ 2 \\" in latex
