@@ -1,0 +1,54 @@
+"""propfair through its public call."""
+
+from typing import Any
+
+import torch
+
+import propfair
+from benchmarks.workloads import After, Workload
+from propfair.experiment.training import Progress
+from propfair.ragged import Ragged
+from propfair.seeds import generator
+
+FOR_EVER = 10**9
+
+
+def compete(workload: Workload, after_round: After, engine: str = "") -> None:
+    """Train through `propfair.train`, with the engine that it takes by itself or the named one."""
+    sizes = workload.client_sizes()
+
+    def watch(progress: Progress) -> None:
+        after_round(int(sizes[cohort(workload, progress.round)].sum()))
+
+    named: dict[str, Any] = {"engine": engine} if engine else {}
+    propfair.train(
+        workload.build_model(),
+        federation(workload),
+        propfair.algorithm("term", alpha=workload.tilt) if workload.tilt else "fedavg",
+        rounds=FOR_EVER,
+        lr=workload.lr,
+        batch_size=workload.batch_size,
+        participation=workload.cohort if workload.cohort < workload.num_clients else 1.0,
+        eval_every=FOR_EVER,
+        watch=watch,
+        **named,
+    )
+
+
+def federation(workload: Workload) -> propfair.Federation:
+    """The clients, with training data only."""
+    x, y = workload.data()
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), workload.client_sizes().cumsum(0)])
+    none = Ragged(torch.empty(0, dtype=torch.int64), torch.zeros_like(offsets))
+    names = tuple(map(str, range(workload.num_clients)))
+    examples = propfair.ArrayExamples(x, y, num_classes=workload.num_classes)
+    return propfair.Federation(examples, names, Ragged(torch.arange(len(y)), offsets), none, none)
+
+
+def cohort(workload: Workload, round_: int) -> list[int]:
+    """The clients that seed 0 samples for a round."""
+    everyone = range(workload.num_clients)
+    if workload.cohort == workload.num_clients:
+        return list(everyone)
+    chosen: list[int] = torch.randperm(len(everyone), generator=generator(0, "cohort", round_)).tolist()
+    return chosen[: workload.cohort]

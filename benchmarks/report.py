@@ -1,0 +1,159 @@
+"""Results as JSON, as tables in docs/performance.md and as a figure beside it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.growth import Point, exponent
+from benchmarks.harness import Measured
+from benchmarks.workloads import WORKLOADS
+
+BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+BASE = "bare"
+GOALS = {"W1": 2.4, "W1-loss": 1.9, "W2": 1.25, "W3": 25.0, "W3-mlp": 10.0, "W4": 1.25}  # times the bare loop
+
+
+@dataclass
+class Results:
+    """One run of the benchmark."""
+
+    date: str
+    machine: Mapping[str, str]
+    repeats: int
+    seconds: float
+    measured: list[Measured] = field(default_factory=list)
+    growth: list[Point] = field(default_factory=list)
+    overhead: float | None = None
+
+    def save(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        """The inverse of `save`."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["measured"] = [Measured(**item) for item in content["measured"]]
+        content["growth"] = [Point(**item) for item in content["growth"]]
+        return cls(**content)
+
+    def speed(self, workload: str, contestant: str) -> float:
+        """Median examples per second; 0 if it was not measured."""
+        found = (m for m in self.measured if (m.workload, m.contestant) == (workload, contestant))
+        return next((m.speed for m in found), 0.0)
+
+
+def markdown(results: Results) -> str:
+    """All tables."""
+    parts = [_machine(results), _speeds(results)]
+    if results.overhead is not None:
+        parts.append(
+            f"Outside forward pass, backward pass and SGD propfair spends {100 * results.overhead:.1f} % of W1 "
+            "(one process, one thread)."
+        )
+    if results.growth:
+        parts.append(_growth(results.growth))
+    return "\n\n".join(parts)
+
+
+def _machine(results: Results) -> str:
+    described = ", ".join(f"{name} {value}" for name, value in results.machine.items())
+    return (
+        f"Measured {results.date} on {described}. Contestants took turns of about {results.seconds:g} s, "
+        f"{results.repeats} each; medians, and in brackets the slowest and the fastest turn. Start-up is the time from "
+        "an empty process to the end of the first round; peak memory is the proportional set size of all processes "
+        "of a contestant, running alone."
+    )
+
+
+def _speeds(results: Results) -> str:
+    rows = [["work", "contestant", "examples/s", "times bare", "goal", "start-up", "peak memory"]]
+    for workload in dict.fromkeys(m.workload for m in results.measured):
+        base = results.speed(workload, BASE)
+        for m in (m for m in results.measured if m.workload == workload):
+            if m.error:
+                rows.append([workload, m.contestant, "failed", "", "", "", ""])
+                continue
+            ratio = f"{m.speed / base:.2f}" if base else ""
+            goal = f">= {GOALS[workload]:g}" if m.contestant == "propfair" and workload in GOALS else ""
+            spread = f"{m.speed:,.0f} ({min(m.speeds):,.0f}-{max(m.speeds):,.0f})"
+            rows.append(
+                [workload, m.contestant, spread, ratio, goal, f"{m.startup:.1f} s", f"{m.peak_bytes / 2**20:,.0f} MiB"]
+            )
+    measured = {m.workload for m in results.measured}
+    legend = [f"- {w.name}: {w.title}" for w in WORKLOADS.values() if w.name in measured]
+    return _table(rows) + "\n\n" + "\n".join(legend)
+
+
+def _growth(points: Sequence[Point]) -> str:
+    text = ["How propfair grows (logistic regression; for parameters, one hidden layer of growing width):"]
+    for axis in dict.fromkeys(p.axis for p in points):
+        own = [p for p in points if p.axis == axis]
+        rows = [[axis, "seconds a round", "start-up", "peak memory"]]
+        rows += [
+            [f"{p.value:,}", f"{p.round_seconds:.4f}", f"{p.startup:.1f} s", f"{p.peak_bytes / 2**20:,.0f} MiB"]
+            for p in own
+        ]
+        values = [p.value for p in own]
+        slopes = {
+            "time": exponent(values, [p.round_seconds for p in own]),
+            "memory": exponent(values, [p.peak_bytes for p in own]),
+        }
+        fitted = ", ".join(f"{what} ~ {axis}^{slope:.2f}" for what, slope in slopes.items())
+        text += [_table(rows), f"Fitted: {fitted}."]
+    return "\n\n".join(text)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    rule = ["---"] * 2 + ["---:"] * (len(head) - 2) if len(head) > 4 else ["---:"] * len(head)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
+
+
+def write_page(results: Results, page: Path, figure: Path | None) -> None:
+    """Put the tables between the two marks of the page."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not rest or not after:
+        raise ValueError(f"{page} must have the lines {BEGIN!r} and {END!r}, and a text after them")
+    shown = f"\n\n![Speed and growth]({figure.name})" if figure else ""
+    page.write_text(f"{before}{BEGIN}\n\n{markdown(results)}{shown}\n\n{END}{after}", encoding="utf-8")
+
+
+def draw(results: Results, path: Path) -> None:
+    """Speed against the bare loop for each workload, and growth."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "propfair"  # the same results give the same file
+    from matplotlib import pyplot
+
+    workloads = list(dict.fromkeys(m.workload for m in results.measured))
+    contestants = list(dict.fromkeys(m.contestant for m in results.measured))
+    axes_of_growth = list(dict.fromkeys(p.axis for p in results.growth))
+    panels = 1 + len(axes_of_growth)
+    figure, panes = pyplot.subplots(1, panels, figsize=(5 + 3 * len(axes_of_growth), 3.4), squeeze=False)
+    speed, *growth = panes[0]
+    width = 0.8 / len(contestants)
+    for number, contestant in enumerate(contestants):
+        heights = [
+            results.speed(w, contestant) / results.speed(w, BASE) if results.speed(w, BASE) else 0.0 for w in workloads
+        ]
+        speed.bar([i + number * width for i in range(len(workloads))], heights, width, label=contestant)
+    speed.set_xticks([i + 0.4 - width / 2 for i in range(len(workloads))], workloads)
+    speed.set_yscale("log")
+    speed.axhline(1.0, color="black", linewidth=0.8)
+    speed.set_ylabel("examples/s, times the bare loop")
+    speed.legend(fontsize="small")
+    for pane, axis in zip(growth, axes_of_growth, strict=True):
+        own = [p for p in results.growth if p.axis == axis]
+        values = [p.value for p in own]
+        pane.loglog(values, [p.round_seconds for p in own], "o-", label="seconds a round")
+        pane.loglog(values, [p.peak_bytes / 2**30 for p in own], "s--", label="peak memory, GiB")
+        pane.set_xlabel(axis)
+        pane.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
