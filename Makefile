@@ -34,6 +34,9 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest
 
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
 # After a change of dependencies: write down what is installed now, without build tags such as +cpu.
 constraints: $(INSTALLED)
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt

@@ -3,8 +3,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-import propfair
 from benchmarks import harness, memory
 from benchmarks.contestants import bare
 from benchmarks.contestants import propfair as ours
@@ -12,6 +10,8 @@ from benchmarks.growth import Point, exponent
 from benchmarks.harness import Contestant, ContestantError, Measured
 from benchmarks.report import BEGIN, END, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS, find
+
+import propfair
 
 
 def results() -> Results:
@@ -53,7 +53,7 @@ def test_workloads_can_be_changed_by_name() -> None:
 def test_our_count_of_examples_is_that_of_the_records() -> None:
     workload = find("W3@num_clients=9,cohort=4")
     result = propfair.train(
-        workload.build_model(), ours.federation(workload), "fedavg", rounds=3, participation=4, eval_every=99, batch_size=64
+        workload.build_model(), ours.federation(workload), "fedavg", rounds=3, participation=4, eval_every=99
     )  # fmt: skip
     rows = result.records.to_pylist()
     for round_ in (1, 2, 3):
