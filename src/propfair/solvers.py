@@ -5,6 +5,8 @@ dense QP packages want it positive definite, the others are one more dependency 
 against Clarabel, SciPy and the optimality conditions.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -89,7 +91,8 @@ def nash_weights(gram: Tensor, power: Tensor, alpha: float = 1.0) -> Tensor:
 
     $$G w = q\, w^{-1/\alpha}$$, the optimality condition of $\min_w \tfrac12 w^\top G w - \sum_k q_k
     \phi_{1/\alpha}(w_k)$, which is convex; damped Newton steps. alpha = 1 is the Nash bargaining solution, and then
-    $\|d\|^2 = \sum_k q_k$. If some combination of the vectors vanishes there is no solution: a ridge keeps w finite.
+    $\|d\|^2 = \sum_k q_k$. If a convex combination of the vectors vanishes there is no solution: test it before, with
+    `min_norm_weights`. A tiny ridge keeps w finite even then.
 
     Args:
         gram: G [K, K], positive semidefinite with a diagonal of ones (vectors of unit length).
@@ -99,27 +102,34 @@ def nash_weights(gram: Tensor, power: Tensor, alpha: float = 1.0) -> Tensor:
     >>> nash_weights(torch.eye(2, dtype=torch.float64), torch.tensor([0.8, 0.2]))
     tensor([0.8944, 0.4472], dtype=torch.float64)
     """
-    q = power.double()
-    gram = gram.double() + _RIDGE * torch.eye(len(q), dtype=torch.float64)
+    gram = gram.double() + 1e-14 * torch.eye(len(power), dtype=torch.float64)
+    largest, spread = float(power.max()), power.double() / power.max()
+    stages = max(1, math.ceil(-math.log10(spread.min()) / 2))  # very unequal powers are approached from equal ones
+    w: Tensor = largest ** (alpha / (1 + alpha)) * spread ** (alpha / (1 + alpha) / stages)  # exact if orthogonal
+    for stage in range(1, stages + 1):
+        w = _bargain(gram, largest * spread ** (stage / stages), alpha, w)
+    return w
+
+
+def _bargain(gram: Tensor, q: Tensor, alpha: float, w: Tensor) -> Tensor:
+    """Solve G w = q w^(-1/alpha) by damped Newton steps from w."""
 
     def value(w: Tensor) -> Tensor:
         bargain = w.log() if alpha == 1 else w ** (1 - 1 / alpha) / (1 - 1 / alpha)
         return w @ gram @ w / 2 - q @ bargain
 
-    w = q ** (alpha / (1 + alpha))  # exact if the vectors are orthogonal
     for _ in range(_MAX_ITERATIONS):
         pull = q * w ** (-1 / alpha)
         gradient = gram @ w - pull
+        if bool((gradient.abs() <= 1e-12 * pull).all()):
+            break
         dw = -torch.linalg.solve(gram + torch.diag(pull / (alpha * w)), gradient)
         decrement = -(gradient @ dw)
-        if decrement < 1e-16 * q.sum():
-            break
         step = 0.99 * _reach((w, dw)) if bool((w + dw <= 0).any()) else torch.ones(())
-        here = value(w)
-        while value(w + step * dw) > here - 0.1 * step * decrement:
-            step = step / 2
-            if step < 1e-6:  # the last digits decide: no descent left to find
-                return w
+        if decrement > 1e-8 * q.sum():  # closer than this full steps converge, and values are equal to the last digits
+            here = value(w)
+            while step > 1e-6 and value(w + step * dw) > here - 0.1 * step * decrement:
+                step = step / 2
         w = w + step * dw
     return w
 

@@ -152,9 +152,9 @@ def test_the_order_of_clients_does_not_matter(
     weights, update, state = run_round(algorithm, cohort, deltas, algorithm.init(whole_share()))
     other, same, state2 = run_round(algorithm, permuted(cohort, order), deltas[order], algorithm.init(whole_share()))
     scale = float((weights.abs() @ deltas.norm(dim=1)).clamp(min=1e-12))
-    lengths = deltas.norm(dim=1).clamp(min=1e-9)
-    assert torch.allclose(other * lengths[order], (weights * lengths)[order], rtol=1e-5, atol=1e-5 * scale)
     assert torch.allclose(same, update, rtol=1e-5, atol=1e-5 * scale)
+    if Needs.GRAM not in algorithm.needs:  # where updates are nearly dependent, many weights give the same step
+        assert torch.allclose(other, weights[order], rtol=1e-9, atol=1e-9 * float(weights.abs().max()))
     assert {key for key in state if not key.startswith("past")} == {key for key in state2 if not key.startswith("past")}
 
 

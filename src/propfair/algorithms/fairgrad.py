@@ -9,9 +9,9 @@ from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
 from propfair.errors import ConfigError
-from propfair.solvers import nash_weights, unit_gram
+from propfair.solvers import min_norm_weights, nash_weights, unit_gram
 
-_STATIONARY = 1e-6  # a convex combination of unit vectors this short leaves no direction in which all improve
+_STATIONARY = 1e-4  # a convex combination of unit vectors this short leaves no direction in which all improve
 
 
 @register("fairgrad")
@@ -60,12 +60,13 @@ class FairGrad(Algorithm):
         weights = torch.zeros_like(cohort.share)
         if len(moving) == 0:
             return weights, state
+        shortest = min_norm_weights(cosines, torch.full_like(norm, 1 / len(norm)), 1.0)
+        if shortest @ cosines @ shortest < _STATIONARY**2:
+            return weights, state
         share = cohort.shares(self.weighting)[moving]
         power = (share ** (1 / self.alpha) * (norm / norm.max()) ** (1 / self.alpha - 1)).clamp(min=1e-300)
         bargain = nash_weights(cosines, power / power.max(), self.alpha)  # of unit vectors instead of updates
-        length = (bargain @ cosines @ bargain).clamp(min=0).sqrt()
-        if length < _STATIONARY * bargain.sum():
-            return weights, state
+        length = (bargain @ cosines @ bargain).sqrt()
         wanted = (cohort.share @ cohort.gram @ cohort.share).clamp(min=0).sqrt() if self.scale == "average" else 1.0
         weights[moving] = wanted * bargain / length / norm
         return weights, state
