@@ -40,7 +40,7 @@ def train(
     num_classes: int | None = None,
     eval_every: int = 10,
     seed: int = 0,
-    engine: str | Engine = "inprocess",
+    engine: str | Engine = "auto",
     device: str = "cpu",
     lean: bool = True,
     out: str | Path | None = None,

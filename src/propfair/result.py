@@ -34,6 +34,7 @@ class Result:
         personal: the last evaluation of the clients' personal models, for algorithms that have them.
         model: the trained module.
         num_dropped: how often a client was left out of a round because it diverged.
+        notes: how the engine ran the clients, where it chose.
         folder: where the run was written, if it was.
     """
 
@@ -50,6 +51,7 @@ class Result:
     model: nn.Module
     num_dropped: int
     seconds: float
+    notes: tuple[str, ...] = ()
     folder: Path | None = None
 
     def evaluation(self, split: Split = "test") -> Evaluation:

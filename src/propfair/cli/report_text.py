@@ -33,6 +33,8 @@ def print_result(result: Result, output: Format) -> None:
         whose = "the same clients" if start["same_clients"] else "other clients"
         print(f"started from {start['run']}: {start['label']}, {start['rounds']} rounds on {whose}")
     print(f"{result.state} after {result.rounds} rounds in {result.seconds:.1f} s{reason}")
+    for note in result.notes:
+        print(note)
     if result.num_dropped:
         print(f"diverged: {result.num_dropped} times a client was left out of a round (see 'dropped' in the records)")
     if result.folder is not None:
@@ -52,6 +54,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "seconds": result.seconds,
         "start": _start(result),
         "num_dropped": result.num_dropped,
+        "notes": list(result.notes),
         "folder": None if result.folder is None else str(result.folder),
         "statistics": {split: result.summary(split).as_dict() for split in result.evaluations},
         "accuracy": {split: result.evaluation(split).accuracy.tolist() for split in result.evaluations},

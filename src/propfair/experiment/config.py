@@ -22,7 +22,7 @@ from propfair.server import Rounds
 from propfair.split import Splitter
 
 DEFAULT_ALGORITHM = "propfair"
-DEFAULT_ENGINE = "inprocess"
+DEFAULT_ENGINE = "auto"
 DEFAULT_CLIENTS = 10
 
 

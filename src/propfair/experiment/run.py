@@ -1,8 +1,9 @@
 """From a config to a run: loads the data once, builds the model, trains, writes the folder."""
 
 import contextlib
+import dataclasses
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from propfair.client import Workload
+from propfair.engines.auto import Auto
 from propfair.engines.base import Engine
 from propfair.engines.inprocess import torch_threads
 from propfair.errors import ConfigError, DataError, TrainingError
@@ -174,9 +176,15 @@ def resume(
     folder.save_environment(with_resume(environment))
     with torch_threads(environment["threads"]):  # the last bits depend on it
         return _train(
-            module, work, folder, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
-            name=status["name"], lean=config.lean, watch=watch,
+            module, work, folder, engine=_same_engine(config.make_engine(), environment), rounds=config.server,
+            schedule=config.schedule, name=status["name"], lean=config.lean, watch=watch,
         )  # fmt: skip
+
+
+def _same_engine(engine: Engine, environment: Mapping[str, Any]) -> Engine:
+    """The engine of a config, with what `auto` chose when the run began."""
+    choice = environment.get("engine_choice")
+    return dataclasses.replace(engine, choice=choice) if isinstance(engine, Auto) and choice else engine
 
 
 def saved_config(folder: RunFolder) -> RunConfig:
@@ -236,6 +244,7 @@ def _result(trained: Trained, module: nn.Module, work: Workload, folder: RunFold
         personal=trained.personal,
         model=module,
         num_dropped=trained.num_dropped,
+        notes=tuple(trained.notes),
         seconds=trained.seconds,
         folder=folder.path if folder else None,
     )

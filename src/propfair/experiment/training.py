@@ -73,6 +73,7 @@ class Trained:
     personal: dict[Split, Evaluation] = field(default_factory=dict)
     num_dropped: int = 0
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)  # about how clients were run
 
 
 def fit(
@@ -99,6 +100,7 @@ def fit(
         trained = Trained("finished", 0, "", Records(name), {})
         if folder is not None:
             restore(server, session, folder, trained)
+        session.num_rounds = schedule.rounds - server.round
         clock = Clock(trained.seconds)
         saved = server.round
         try:
@@ -125,7 +127,7 @@ def fit(
                 trained.state, trained.reason = "interrupted", f"stopped by {stop.signal} after round {server.round}"
         except TrainingError as error:
             trained.state, trained.reason = "failed", str(error)
-        trained.rounds, trained.seconds = server.round, clock.total()
+        trained.rounds, trained.seconds, trained.notes = server.round, clock.total(), session.notes
         if folder is not None and saved < server.round:
             save(server, session, folder, trained.records, trained.seconds)
         trained.model = trimmed.export(model.state_dict(server.released, server.buffers))
@@ -228,7 +230,10 @@ def restore(server: Server, session: Session, folder: RunFolder, trained: Traine
 
 
 def save(server: Server, session: Session, folder: RunFolder, records: Records, seconds: float) -> None:
-    """Write a checkpoint of the whole training."""
+    """Write a checkpoint of the whole training, and before it which engine the bits come from."""
+    environment = folder.environment
+    if (environment.get("engine_choice", ""), environment.get("notes", [])) != (session.choice, session.notes):
+        folder.save_environment({**environment, "engine_choice": session.choice, "notes": session.notes})
     tensors = {"params": server.params, "buffers": server.buffers}
     tensors |= {f"state.{key}": tensor for key, tensor in server.state.items()}
     for client, memory in session.memories.items():
