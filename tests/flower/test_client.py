@@ -20,10 +20,11 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from propfair.algorithms import ALGORITHMS
 from propfair.algorithms.base import Algorithm
 from propfair.algorithms.ditto import Ditto
+from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.term import TERM
 from propfair.errors import ConfigError, MissingExtraError
-from propfair.flower import FairStrategy, fair_loss, fair_mod, fair_sampler
+from propfair.flower import FairStrategy, client_app, fair_loss, fair_mod, fair_sampler
 from propfair.flower.messages import FORMAT, KEY
 from tests.contract.test_algorithms import REQUIRED
 from tests.flower.grid import LOCAL, SEED, LocalGrid, network, own_data, scalar_loss, simulated
@@ -102,6 +103,13 @@ def test_what_a_client_got_wrong_stands_in_the_log(
     failed = [line for line in caplog.messages if "failed:" in line]
     assert len(failed) == 4
     assert all(re.search(message, line) for line in failed)
+
+
+@pytest.mark.parametrize("app", [existing_app(), client_app(network, own_data)])
+def test_apps_can_be_sent_to_the_workers_of_a_simulation(app: ClientApp) -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="Flower's simulation needs Ray")
+    found, _ = run(strategy(FedAvg()), LocalGrid(cloudpickle.loads(cloudpickle.dumps(app))), 1)
+    assert_close(found, simulated(FedAvg(), 1)[0])
 
 
 def test_other_strategies_pass_the_mod() -> None:

@@ -39,14 +39,21 @@ def fair_mod(num_examples: Callable[[Context], int]) -> Mod:
     Args:
         num_examples: how many training examples the client has.
     """
+    return _FairMod(num_examples)
 
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+
+@dataclass(frozen=True)
+class _FairMod:
+    """See `fair_mod`. A class, because Flower's simulation pickles apps, and a closure would be pickled by value."""
+
+    num_examples: Callable[[Context], int]
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         text = read(message)
         if text is None:
             return call_next(message, context)
         if text == QUESTION:
-            client, num_clients = _place(context)
-            metrics = answer(client, num_clients, num_examples(context))
+            metrics = answer(*_place(context), self.num_examples(context))
             return Message(RecordDict({METRICS: metrics}), reply_to=message)
         here = _Round(Instruction.of(text))
         token = _ROUND.set(here)
@@ -59,8 +66,6 @@ def fair_mod(num_examples: Callable[[Context], int]) -> Mod:
                 reply.content[METRICS] = MetricRecord()
             add_report(next(iter(reply.content.metric_records.values())), here.report())
         return reply
-
-    return mod
 
 
 def fair_loss(
