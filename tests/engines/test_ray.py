@@ -135,6 +135,31 @@ def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients:
     assert not found.events
 
 
+@pytest.mark.slow
+def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the extra: pip install 'propfair[sweep]'")
+    from propfair.experiment.search import SweepFile, make_sweep
+    from propfair.experiment.sweep import Place, Studies, Worker
+    from propfair.experiment.sweep_ray import run_sweep_on_ray
+
+    content = {
+        "name": "tiny", "criterion": "worst10", "seeds": [0], "grid": {"local": {"lr": [0.01, 0.5]}},
+        "algorithms": {"propfair": {}},
+    }  # fmt: skip
+    run = ["data=synthetic", "data.num_clients=3", "model=logistic", "schedule.rounds=2"]
+    plan = make_sweep(SweepFile.model_validate(content), run)
+    tables: list[Any] = []
+    found = run_sweep_on_ray(
+        plan, Place.at(tmp_path / "ray"), address=cluster.address, workers=2, show=tables.append
+    ).outcomes()
+    alone = Worker(plan, Place.at(tmp_path / "alone"))
+    alone.work()
+    (expected,) = Studies(plan, alone.place).outcomes()
+    assert found[0].winner == expected.winner
+    assert found[0].accuracies[0].tolist() == expected.accuracies[0].tolist()
+    assert tables[-1][0].ended
+
+
 class KilledNode:
     """Clients on the machine that is to die say so and stay there; the others wait until there is one."""
 

@@ -2,6 +2,7 @@
 
 import enum
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,10 @@ def sweep(
     ] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes.")] = 1,
     threads: Annotated[int, typer.Option("--threads", help="Torch threads of each worker.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", help="Workers on a Ray cluster: auto, host:port, or local.", show_default=False),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", help="Start no trial after so many minutes.", show_default=False)
     ] = None,
@@ -59,6 +64,7 @@ def sweep(
     from propfair.experiment.names import RUNS, slug
     from propfair.experiment.search import load_sweep
     from propfair.experiment.sweep import Place, run_sweep
+    from propfair.experiment.sweep_ray import run_sweep_on_ray
 
     plan = load_sweep(
         file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,
@@ -66,8 +72,9 @@ def sweep(
         seeds=None if seeds is None else tuple(seed_list(seeds)),
     )  # fmt: skip
     place = Place.at(out or RUNS / slug(plan.name), storage)
+    on_ray = partial(run_sweep_on_ray, address="" if ray == "local" else ray or "", cpus=threads)
     with live_table(plan, workers, quiet=quiet or output == Format.json) as show:
-        studies = run_sweep(
+        studies = (run_sweep if ray is None else on_ray)(
             plan, place, workers=workers, threads=threads, minutes=math.inf if minutes is None else minutes, show=show
         )
     if not studies.complete:
