@@ -10,7 +10,7 @@ from torch.nn import functional
 from propfair.errors import ConfigError
 from propfair.models import make_model
 from propfair.rewrite import Rewritten, prefers_channels_last, rewrite
-from propfair.rewrite.layers import ChannelsLastConv, LiveConv, OnePixel, PixelByPixel, TwoByTwo
+from propfair.rewrite.layers import FEW_PRODUCTS, ChannelsLastConv, FewProducts, LiveConv, OnePixel, PixelByPixel
 
 
 def resnet(width: int = 64) -> nn.Module:
@@ -70,26 +70,49 @@ def test_padding_by_name_and_by_axis(padding: str | tuple[int, int]) -> None:
 
 
 def test_kinds_of_layers() -> None:
-    def kind(conv: nn.Conv2d, size: int, channels_last: bool = False) -> type:
-        return type(rewrite(conv, (conv.in_channels, size, size), channels_last=channels_last).module)
+    def kind(conv: nn.Conv2d, size: int, channels_last: bool = False, batch_size: int = 1) -> type:
+        shape = (conv.in_channels, size, size)
+        return type(rewrite(conv, shape, channels_last=channels_last, batch_size=batch_size).module)
 
-    wide = nn.Conv2d(64, 64, 3, padding=1)
+    wide = nn.Conv2d(128, 128, 3, padding=1)
     assert kind(wide, 1) is OnePixel
-    assert kind(wide, 2) is TwoByTwo
+    assert kind(wide, 2) is FewProducts
     assert kind(wide, 3) is nn.Conv2d
     assert kind(wide, 3, channels_last=True) is ChannelsLastConv
+    assert kind(wide, 4) is nn.Conv2d
+    assert kind(wide, 4, batch_size=64) is FewProducts
     assert kind(nn.Conv2d(4, 4, 3, padding=1), 2) is nn.Conv2d
     assert kind(nn.Conv2d(4, 4, 7, padding=3), 2) is LiveConv
     assert kind(nn.Conv2d(4, 8, 1, stride=2), 4) is nn.Conv2d
     assert kind(nn.Conv2d(4, 8, 1, stride=2), 4, channels_last=True) is PixelByPixel
 
 
+@pytest.mark.parametrize("size", FEW_PRODUCTS)
+def test_few_products_along_one_axis(size: int) -> None:
+    pixels, taps, outputs = (torch.tensor(rows, dtype=torch.float64) for rows in FEW_PRODUCTS[size])
+    x, w = noise(size), noise(3, seed=1)
+    expected = functional.conv1d(x[None, None], w[None, None], padding=1)[0, 0]
+    torch.testing.assert_close(outputs @ ((taps @ w) * (pixels @ x)), expected, rtol=0, atol=1e-14)
+    assert len(pixels) < 3 * size - 2  # the taps that meet a pixel
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 4), (2, 4)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_two_by_two_is_equal(bias: bool) -> None:
-    conv = nn.Conv2d(64, 64, 3, padding=1, bias=bias, dtype=torch.float64)
-    rewritten = rewrite(conv, (64, 2, 2), dtype=torch.float64)
-    assert isinstance(rewritten.module, TwoByTwo)
-    assert_equal(conv, rewritten, noise(5, 64, 2, 2))
+def test_few_products_are_equal(size: tuple[int, int], bias: bool) -> None:
+    conv = nn.Conv2d(128, 128, 3, padding=1, bias=bias, dtype=torch.float64)
+    rewritten = rewrite(conv, (128, *size), dtype=torch.float64, batch_size=32)
+    assert isinstance(rewritten.module, FewProducts)
+    assert_equal(conv, rewritten, noise(5, 128, *size))
+
+
+def test_rounding_of_few_products() -> None:
+    for size in (2, 4):
+        conv = nn.Conv2d(128, 128, 3, padding=1)
+        x = noise(8, 128, size, size, dtype=torch.float32)
+        with torch.no_grad():
+            exact = copy.deepcopy(conv).double()(x.double())
+            found = rewrite(conv, (128, size, size), batch_size=32).module(x)
+        assert float((found - exact).norm() / exact.norm()) < 5e-6
 
 
 def test_dead_taps_are_those_without_gradient() -> None:
@@ -107,7 +130,7 @@ def test_dead_taps_are_those_without_gradient() -> None:
 
 def test_resnet_of_the_paper() -> None:
     module = resnet()
-    rewritten = rewrite(module, (3, 32, 32), channels_last=True)
+    rewritten = rewrite(module, (3, 32, 32), channels_last=True, batch_size=64)
     alive = sum(p.numel() for p in rewritten.module.parameters())
     assert sum(p.numel() for p in module.parameters()) == 11_181_642
     assert alive == 11_181_642 - rewritten.num_dead
@@ -136,8 +159,8 @@ def losses(network: nn.Module, dtype: torch.dtype, num_steps: int) -> list[float
 
 def test_same_losses_over_twenty_steps() -> None:
     """In float64, because in float32 a ReLU that flips at rounding sends even the plain network another way."""
-    module = resnet(width=16).double()
-    rewritten = rewrite(module, (3, 32, 32), dtype=torch.float64, channels_last=True)
+    module = resnet(width=32).double()
+    rewritten = rewrite(module, (3, 32, 32), dtype=torch.float64, channels_last=True, batch_size=64)
     before = copy.deepcopy(module.state_dict())
     plain, fast = (losses(network, torch.float64, 20) for network in (module, rewritten.module))
     assert plain[-1] < 0.8 * plain[0]
@@ -154,7 +177,7 @@ def test_same_losses_over_twenty_steps() -> None:
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_same_losses_in_float32(channels_last: bool) -> None:
     module = resnet()
-    rewritten = rewrite(module, (3, 32, 32), channels_last=channels_last)
+    rewritten = rewrite(module, (3, 32, 32), channels_last=channels_last, batch_size=64)
     plain, fast = (losses(network, torch.float32, 4) for network in (module, rewritten.module))
     assert fast == pytest.approx(plain, rel=0, abs=1e-5)
 

@@ -146,7 +146,7 @@ def trim(module: nn.Module, work: Workload) -> Rewritten:
         return Rewritten(module)
     x = work.federation.examples.inputs(work.federation.train[0][:1])
     pools = any(isinstance(layer, nn.MaxPool2d) for layer in module.modules())
-    found = rewrite(module, x.shape[1:], dtype=x.dtype, channels_last=pools)
+    found = rewrite(module, x.shape[1:], batch_size=local.batch_size, dtype=x.dtype, channels_last=pools)
     decays = local.weight_decay or local.options.get("weight_decay")
     return found if found.exact_with_weight_decay or not decays else Rewritten(module)
 

@@ -16,8 +16,6 @@ AS_IS: Order = (0, 1, 2, 3)  # [out, in, kh, kw]
 CHANNELS_LAST: Order = (0, 2, 3, 1)  # [out, kh, kw, in]
 TAPS_FIRST: Order = (2, 3, 1, 0)  # [kh, kw, in, out]
 
-PRODUCT_CHANNELS = 64 * 64  # with fewer in x out channels one convolution call is cheaper than several products
-
 
 class Place(NamedTuple):
     """Where the stored form of a weight sits in the full one: `stored = full[:, :, rows, cols].permute(order)`."""
@@ -72,9 +70,9 @@ class Axis(NamedTuple):
         return self.before <= 0 and self.after <= 0
 
     @property
-    def is_pair(self) -> bool:
-        """Three taps on two pixels that give two outputs."""
-        return (self.size, self.out, self.taps, self.before, self.stride, self.dilation) == (2, 2, 3, 1, 1, 1)
+    def keeps_size(self) -> bool:
+        """Three neighbouring taps, one pixel of padding, as many outputs as pixels."""
+        return (self.out, self.taps, self.before, self.stride, self.dilation) == (self.size, 3, 1, 1, 1)
 
     @property
     def symmetric(self) -> bool:
@@ -150,35 +148,65 @@ class PixelByPixel(FixedSize):
         return functional.linear(pixels, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
-class TwoByTwo(FixedSize):
-    r"""A 3x3 convolution on a 2x2 map as nine matrix products.
+# Three taps with padding on two and on four pixels, as few products: y = outputs @ ((taps @ w) * (pixels @ x)).
+# Two: with m0 = w1 (x0 + x1), m1 = (w2 - w1) x1, m2 = (w0 - w1) x0 it is y0 = m0 + m1, y1 = m0 + m2 (Karatsuba).
+# Four: Toom-Cook on the points 0, 1, -1, 1/2, -2 and infinity: Winograd's F(4, 3) without the columns of padding.
+FEW_PRODUCTS: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
+    2: (
+        [[1, 1], [0, 1], [1, 0]],
+        [[0, 1, 0], [0, -1, 1], [1, -1, 0]],
+        [[1, 1, 0], [1, 0, 1]],
+    ),
+    4: (
+        [[-3, -4, 3, 2], [-2, 1, 5, 2], [-2, 5, -1, -2], [2, 1, -2, -1], [1, -2, -1, 2], [2, -3, -4, 3]],
+        [
+            [1 / 2, 0, 0], [1 / 6, 1 / 6, 1 / 6], [1 / 6, -1 / 6, 1 / 6], [16 / 15, 8 / 15, 4 / 15],
+            [1 / 30, -1 / 15, 2 / 15], [0, 0, 1 / 2],
+        ],
+        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 1 / 2, -2, 0], [0, 1, 1, 1 / 4, 4, 0], [0, 1, -1, 1 / 8, -8, 1]],
+    ),
+}  # fmt: skip
 
-    Along one axis it is $y_0 = w_1 x_0 + w_2 x_1$ and $y_1 = w_0 x_0 + w_1 x_1$. With $m_0 = w_1 (x_0 + x_1)$,
-    $m_1 = (w_2 - w_1) x_1$ and $m_2 = (w_0 - w_1) x_0$ it is $y_0 = m_0 + m_1$, $y_1 = m_0 + m_2$: three products
-    instead of four (Karatsuba), on both axes nine instead of sixteen. Only sums and differences are taken, so that
-    rounding stays that of plain sums.
+
+class FewProducts(FixedSize):
+    """A 3x3 convolution on a small map as few matrix products.
+
+    On a 2x2 map nine, where 36 taps meet 16 pixels; on a 4x4 map 36, where 144 taps meet 100. Rounding is that of a
+    plain sum on 2x2 maps and about four times that on 4x4 maps.
     """
 
     order = TAPS_FIRST
 
     def __init__(self, conv: nn.Conv2d, rows: Axis, cols: Axis) -> None:
         super().__init__(conv, rows, cols)
-        one_axis = ([[1, 1], [0, 1], [1, 0]], [[0, 1, 0], [0, -1, 1], [1, -1, 0]], [[1, 1, 0], [1, 0, 1]])
-        on_one = [torch.tensor(rows_, dtype=conv.weight.dtype) for rows_ in one_axis]
-        self.sums = tuple(torch.kron(m, m) for m in on_one)  # of pixels [9, 4], of taps [9, 9], to outputs [4, 9]
+        on_rows, on_cols = (
+            [torch.tensor(matrix, dtype=torch.float64) for matrix in FEW_PRODUCTS[axis.size]] for axis in (rows, cols)
+        )
+        on_both = (torch.kron(r, c).to(conv.weight.dtype) for r, c in zip(on_rows, on_cols, strict=True))
+        self.sums = tuple(on_both)  # of pixels, of taps, to outputs; R products
 
     def compute(self, x: Tensor) -> Tensor:
-        """Nine matrix products; the result is laid out channels last."""
+        """R matrix products; the result is laid out channels last."""
         of_pixels, of_taps, to_outputs = (m.to(x) for m in self.sums)
-        batch, channels_in = x.shape[:2]
+        batch, channels_in, height, width = x.shape
         channels_out = self.weight.shape[3]
-        pixels = x.permute(0, 2, 3, 1).reshape(batch, 4, channels_in)
-        taps = (of_taps @ self.weight.view(9, -1)).view(9, channels_in, channels_out)
-        products = torch.bmm(torch.matmul(of_pixels, pixels).transpose(0, 1), taps)  # [9, B, out]
-        outputs = torch.matmul(to_outputs, products.transpose(0, 1)).view(batch, 2, 2, channels_out)
+        pixels = x.permute(0, 2, 3, 1).reshape(batch, height * width, channels_in)
+        taps = (of_taps @ self.weight.view(9, -1)).view(-1, channels_in, channels_out)  # [R, in, out]
+        products = torch.bmm(torch.matmul(of_pixels, pixels).transpose(0, 1), taps)  # [R, B, out]
+        outputs = torch.matmul(to_outputs, products.transpose(0, 1)).view(batch, height, width, channels_out)
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def pays(conv: nn.Conv2d, rows: Axis, cols: Axis, batch_size: int) -> bool:
+        """Whether it is possible, and faster than a convolution."""
+        if conv.groups != 1 or not (rows.keeps_size and cols.keeps_size):
+            return False
+        channels = conv.in_channels * conv.out_channels
+        if (rows.size, cols.size) == (2, 2):
+            return channels >= 64 * 64
+        return {rows.size, cols.size} <= {2, 4} and channels >= 128 * 128 and batch_size >= 32
 
 
 class LiveConv(FixedSize):
@@ -211,7 +239,7 @@ class ChannelsLastConv(LiveConv):
         return self._convolve(x.contiguous(memory_format=torch.channels_last), self.weight.permute(0, 3, 1, 2))
 
 
-def replacement(conv: nn.Conv2d, size: Size, channels_last: bool) -> FixedSize | None:
+def replacement(conv: nn.Conv2d, size: Size, channels_last: bool, batch_size: int) -> FixedSize | None:
     """The equal of a convolution for one input size; None where there is nothing to gain."""
     found = axes(conv, size)
     if found is None:
@@ -220,8 +248,8 @@ def replacement(conv: nn.Conv2d, size: Size, channels_last: bool) -> FixedSize |
     one_group = conv.groups == 1
     if one_group and (rows.out, cols.out) == (1, 1):
         return OnePixel(conv, rows, cols)
-    if one_group and rows.is_pair and cols.is_pair and conv.in_channels * conv.out_channels >= PRODUCT_CHANNELS:
-        return TwoByTwo(conv, rows, cols)
+    if FewProducts.pays(conv, rows, cols, batch_size):
+        return FewProducts(conv, rows, cols)
     if channels_last:
         single = (rows.taps, cols.taps) == (1, 1) and rows.within and cols.within
         return PixelByPixel(conv, rows, cols) if one_group and single else ChannelsLastConv(conv, rows, cols)

@@ -58,14 +58,19 @@ class Rewritten:
 
 
 def rewrite(
-    module: nn.Module, input_shape: Iterable[int], *, dtype: torch.dtype = torch.float32, channels_last: bool = False
+    module: nn.Module,
+    input_shape: Iterable[int],
+    *,
+    batch_size: int = 1,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = False,
 ) -> Rewritten:
     """An equal of `module` for inputs of one shape. `module` and torch's generators stay as they are.
 
     Replaced are `nn.Conv2d` layers with zero padding that see one input size:
 
     - one output pixel: a matrix product on the live inputs;
-    - 3x3 on a 2x2 map with many channels: nine matrix products, where 36 taps meet 16 pixels;
+    - 3x3 on a 2x2 or 4x4 map with many channels: a few matrix products, see `layers.FewProducts`;
     - elsewhere: rows and columns of taps that never meet a pixel are cut off, and the padding with them.
 
     ReLU before a max-pool in an `nn.Sequential` changes place with it: the same function, the same gradients. Left
@@ -75,6 +80,7 @@ def rewrite(
     Args:
         module: any module.
         input_shape: of one example, without the batch: `(3, 32, 32)`.
+        batch_size: of training steps, if it is known: some forms pay for wide batches only. Any other size works too.
         dtype: of the inputs.
         channels_last: also lay out the other convolutions, and what flows between them, channels last. That is faster
             for many networks, mostly because of max-pooling; `prefers_channels_last` measures it.
@@ -94,10 +100,10 @@ def rewrite(
         reasons: tuple[str, ...] = ()
         if channels_last:
             try:
-                return _checked(module, _build(module, sizes, True), shape, dtype)
+                return _checked(module, _build(module, sizes, True, batch_size), shape, dtype)
             except _NotEqualError as error:
                 reasons = (f"not channels last: {error}",)
-        rewritten = _checked(module, _build(module, sizes, False), shape, dtype)
+        rewritten = _checked(module, _build(module, sizes, False, batch_size), shape, dtype)
         return replace(rewritten, changes=reasons + rewritten.changes)
     except _NotEqualError as error:
         return Rewritten(copy.deepcopy(module), (f"left alone: {error}",))
@@ -107,7 +113,7 @@ class _NotEqualError(Exception):
     """The module can't be run on the given shape, or its rewritten form gives something else."""
 
 
-def _build(module: nn.Module, sizes: Mapping[str, Size], channels_last: bool) -> Rewritten:
+def _build(module: nn.Module, sizes: Mapping[str, Size], channels_last: bool, batch_size: int) -> Rewritten:
     """Replace what can be replaced in a copy of the module."""
     new = copy.deepcopy(module)
     changes: list[str] = []
@@ -117,7 +123,7 @@ def _build(module: nn.Module, sizes: Mapping[str, Size], channels_last: bool) ->
     for name, size in sizes.items():
         conv = new.get_submodule(name)
         assert isinstance(conv, nn.Conv2d)
-        layer = replacement(conv, size, channels_last)
+        layer = replacement(conv, size, channels_last, batch_size)
         if layer is None:
             continue
         weight = f"{name}.weight" if name else "weight"

@@ -20,7 +20,9 @@ def prefers_channels_last(
     if not any(type(m) is nn.Conv2d for m in module.modules()):
         return False
     shape = tuple(input_shape)
-    candidates = [rewrite(module, shape, channels_last=last).module.train() for last in (False, True)]
+    candidates = [
+        rewrite(module, shape, batch_size=batch_size, channels_last=last).module.train() for last in (False, True)
+    ]
     x = torch.randn(batch_size, *shape, generator=torch.Generator().manual_seed(0))
     times: tuple[list[float], list[float]] = ([], [])
     with torch.random.fork_rng(devices=[]):
