@@ -1,0 +1,25 @@
+"""`propfair report`: one page that shows who is served how well."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from propfair.cli.app import app
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that have some below them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option("--title", help="The title of the page.", show_default=False)] = None,
+) -> None:
+    """Write one self-contained HTML page about runs. It needs no network and shows nothing that is not in the records."""
+    from propfair.report.write import write_report
+
+    problems, num_runs = write_report(runs, out, title)
+    for problem in problems:
+        typer.echo(f"warning: {problem}", err=True)
+    typer.echo(f"report: {out} ({num_runs} {'run' if num_runs == 1 else 'runs'})")
+    if not num_runs:
+        raise typer.Exit(1)

@@ -1,0 +1,288 @@
+// What is drawn: each function answers with {description, traces, layout, columns, rows} or {empty}.
+"use strict";
+
+const NAMES = {
+  mean: "mean", weighted_mean: "mean by data", std: "std", worst: "worst", worst10: "worst 10 %", worst20: "worst 20 %",
+  worst30: "worst 30 %", best: "best", best10: "best 10 %", best20: "best 20 %", best30: "best 30 %", median: "median",
+  variance_of_percent: "variance", jain: "Jain", gini: "Gini", entropy: "entropy", nash_welfare: "Nash welfare",
+};
+const CURVES = {
+  mean: "mean over clients", worst: "worst client", worst10: "worst 10 % of clients", best10: "best 10 % of clients",
+  best: "best client", std: "standard deviation over clients", client: "one client",
+};
+const HEAT_NAMES = {
+  relative_weight: "weight relative to data share", weight: "weight of the client's update",
+  slope: "slope of the transformed loss", received_loss: "loss of the model received", past_threshold: "batches past the threshold",
+};
+const scaled = (measure) => (value) => (known(value) ? (measure.higher ? 100 * value : value) : null);
+const unit = (measure) => (measure.higher ? `${measure.label}, %` : measure.label);
+const MOST_DOUBLINGS = 3; // relative weights from an eighth to eight times have colours of their own
+const COLOUR_BAR = { thickness: 12, outlinewidth: 0, tickfont: { size: 11 } };
+const FEW = 8; // so many labels or bands fit into a chart
+
+function tradeFigure(trial, measure, visible, worst) {
+  const points = visible
+    .map((position) => ({ position, label: trial.groups[position].label, found: trial.groups[position].statistics[measure.key] }))
+    .filter(({ found }) => found && known(found.mean[0]) && known(found[worst][0]));
+  if (!points.length) return { empty: "No visible run has been evaluated yet." };
+  const scale = scaled(measure);
+  const few = points.length <= FEW;
+  const trace = (some, bars) => ({
+    type: "scatter", mode: few ? "markers+text" : "markers", showlegend: false, cliponaxis: false,
+    x: some.map(({ found }) => scale(found.mean[0])), y: some.map(({ found }) => scale(found[worst][0])),
+    text: some.map(({ label }) => forChart(label, 28)), textfont: { size: 12 },
+    textposition: some.map(({ found }) => (scale(found.mean[0]) > (left + 2 * right) / 3 ? "top left" : "top right")),
+    marker: { size: 12, color: some.map(({ position }) => colour(position)), symbol: some.map(({ position }) => symbol(position)), line: { width: 1, color: variable("--ground") } },
+    error_x: { type: "data", array: some.map(({ found }) => scale(found.mean[1])), thickness: 1.2, width: 4, color: bars },
+    error_y: { type: "data", array: some.map(({ found }) => scale(found[worst][1])), thickness: 1.2, width: 4, color: bars },
+    hovertemplate: `%{text}<br>mean %{x:.4g}<br>${NAMES[worst]} %{y:.4g}<extra></extra>`,
+  });
+  const [left, right] = padded(points.map(({ found }) => found.mean), scale);
+  const best = points.reduce((a, b) => ((b.found[worst][0] > a.found[worst][0]) === measure.higher ? b : a));
+  return {
+    description: `Scatter of ${plural(points.length, "run")}: mean over clients against ${NAMES[worst]}. ` +
+      `Best ${NAMES[worst]}: ${best.label}, ${measured(best.found[worst][0], measure.higher)}.`,
+    traces: few ? points.map((point) => trace([point], colour(point.position))) : [trace(points, variable("--soft"))],
+    layout: {
+      height: 460, hovermode: "closest",
+      xaxis: { title: { text: `mean over clients: ${unit(measure)}` }, range: [left, right] },
+      yaxis: { title: { text: `${NAMES[worst]} of clients: ${unit(measure)}` }, range: padded(points.map(({ found }) => found[worst]), scale) },
+    },
+    columns: ["run", "mean", "std over seeds", NAMES[worst], "std over seeds"],
+    rows: points.map(({ label, found }) => [label, ...found.mean.map(scale), ...found[worst].map(scale)]),
+  };
+}
+
+// A range that holds values, their error bars and the labels above them.
+function padded(pairs, scale) {
+  const low = Math.min(...pairs.map(([mean, std]) => scale(mean) - scale(std ?? 0)));
+  const high = Math.max(...pairs.map(([mean, std]) => scale(mean) + scale(std ?? 0)));
+  const room = 0.14 * (high - low) || 0.05 * Math.abs(high) || 1;
+  return [low - room, high + room];
+}
+
+function pairOrder(trial, a, b, how) {
+  if (how === "b") return orderBy(b);
+  if (how === "change") return orderBy(b.map((value, k) => (known(value) && known(a[k]) ? value - a[k] : null)));
+  if (how === "size") return orderBy(trial.sizes.train);
+  if (how === "client") return a.map((_, k) => k);
+  return orderBy(a);
+}
+
+function clientAxis(trial, order) {
+  const shown = order.length <= 40;
+  return {
+    title: { text: shown ? "client" : `${order.length} clients` }, showgrid: false,
+    tickmode: "array", tickvals: shown ? order.map((_, i) => i) : [], ticktext: shown ? order.map((k) => forChart(trial.clients[k], 12)) : [],
+    range: [-0.7, order.length - 0.3], zeroline: false, automargin: shown,
+  };
+}
+
+function pairFigure(trial, measure, one, other, how) {
+  const a = finals(trial, one, measure.key);
+  const b = finals(trial, other, measure.key);
+  if (!a || !b) return { empty: `${labelOf(trial, a ? other : one)} has no ${measure.label} yet.` };
+  const order = pairOrder(trial, a, b, how);
+  const scale = scaled(measure);
+  const many = order.length > 60;
+  const positions = [groupOf(trial, one), groupOf(trial, other)];
+  const colours = positions[0] % 8 === positions[1] % 8 ? [colour(0), colour(1)] : positions.map(colour);
+  const hover = order.map((k) => `client ${forChart(trial.clients[k])}, ${trial.sizes.train[k]} training examples`);
+  const trace = (entry, values, at) => ({
+    x: order.map((_, i) => i), y: order.map((k) => scale(values[k])), name: forChart(labelOf(trial, entry)), text: hover, textposition: "none",
+    hovertemplate: "%{text}<br>%{y:.4g}<extra>%{fullData.name}</extra>",
+    ...(many && at === 1
+      ? { type: "scatter", mode: "markers", marker: { color: colours[at], size: 4 } }
+      : { type: "bar", marker: { color: colours[at], line: { width: 0 } }, opacity: many ? 0.6 : 1 }),
+  });
+  return {
+    description: `${measure.label} of each of ${order.length} clients under ${labelOf(trial, one)} and ${labelOf(trial, other)}.`,
+    traces: [trace(one, a, 0), trace(other, b, 1)],
+    layout: { height: 380, barmode: "group", bargap: many ? 0 : 0.25, showlegend: true, hovermode: "closest",
+      xaxis: clientAxis(trial, order), yaxis: { title: { text: unit(measure) }, rangemode: "tozero" } },
+    columns: ["client", "training examples", labelOf(trial, one), labelOf(trial, other)],
+    rows: order.map((k) => [trial.clients[k], trial.sizes.train[k], scale(a[k]), scale(b[k])]),
+  };
+}
+
+function relativeChanges(trial, measure, one, other) {
+  const a = finals(trial, one, measure.key);
+  const b = finals(trial, other, measure.key);
+  if (!a || !b) return null;
+  return a.map((value, k) => (known(value) && known(b[k]) && value > 0 ? (b[k] - value) / value : null));
+}
+
+function relativeFigure(trial, measure, one, other) {
+  if (!measure.higher) return { empty: "Relative changes are about utilities, such as accuracies; choose one as the measure." };
+  const changes = relativeChanges(trial, measure, one, other);
+  if (!changes) return { empty: "Both runs must have been evaluated." };
+  const order = orderBy(changes).filter((k) => known(changes[k]));
+  if (!order.length) return { empty: "A relative change from 0 is undefined, and here all clients start from 0." };
+  return {
+    description: `Relative change of each client from ${labelOf(trial, one)} to ${labelOf(trial, other)}, ` +
+      `from ${signed(changes[order[0]], 1)} to ${signed(changes[order.at(-1)], 1)}.`,
+    traces: [{
+      type: "bar", x: order.map((_, i) => i), y: order.map((k) => 100 * changes[k]), showlegend: false,
+      marker: { color: order.map((k) => (changes[k] < 0 ? colour(1) : colour(0))), line: { width: 0 } },
+      text: order.map((k) => `client ${forChart(trial.clients[k])}`), textposition: "none", hovertemplate: "%{text}<br>%{y:+.3g} %<extra></extra>",
+    }],
+    layout: { height: 300, bargap: order.length > 100 ? 0 : 0.25, xaxis: clientAxis(trial, order), yaxis: { title: { text: "change, %" }, zeroline: true, zerolinecolor: variable("--soft") } },
+    columns: ["client", "training examples", "relative change, %"],
+    rows: order.map((k) => [trial.clients[k], trial.sizes.train[k], 100 * changes[k]]),
+  };
+}
+
+function certificateFigure(trial, reference, visible) {
+  const { values, low, high, over, reason } = trial.verdicts;
+  if (reason) return { empty: reason };
+  const others = visible.filter((k) => k !== reference && known(values[reference][k])).sort((a, b) => values[reference][a] - values[reference][b]);
+  if (!others.length) return { empty: "There is no other visible run to compare with." };
+  const at = others.map((k) => 100 * values[reference][k]);
+  const reach = (k, end, sign) => (known(end[reference][k]) ? Math.max(0, sign * 100 * (end[reference][k] - values[reference][k])) : 0);
+  return {
+    description: `Average relative change of the clients when they leave ${trial.groups[reference].label}, for each other run. ` +
+      `Above 0, the other run refutes proportional fairness. Largest: ${signed(Math.max(...at) / 100)}.`,
+    traces: [{
+      type: "scatter", mode: "markers", orientation: "h", x: at, y: others.map((_, i) => i), showlegend: false,
+      marker: { size: 11, color: at.map((value) => (value > 0 ? colour(1) : colour(0))), symbol: at.map((value) => (value > 0 ? "diamond" : "circle")) },
+      error_x: { type: "data", symmetric: false, array: others.map((k) => reach(k, high, 1)), arrayminus: others.map((k) => reach(k, low, -1)), color: variable("--soft"), thickness: 1.5, width: 5 },
+      text: others.map((k) => forChart(trial.groups[k].label)),
+      customdata: others.map((k) => (known(low[reference][k]) ? `95 % interval over ${over[reference][k]}: ${signed(low[reference][k])} to ${signed(high[reference][k])}` : "no interval computed")),
+      hovertemplate: "%{text}<br>%{x:+.3f} %<br>%{customdata}<extra></extra>",
+    }],
+    layout: {
+      height: Math.min(900, 110 + 34 * others.length), hovermode: "closest",
+      xaxis: { title: { text: "average relative change of the clients, %" }, zeroline: true, zerolinewidth: 2, zerolinecolor: variable("--soft") },
+      yaxis: { tickmode: "array", tickvals: others.map((_, i) => i), ticktext: others.map((k) => forChart(trial.groups[k].label, window.innerWidth < 600 ? 16 : 30)), automargin: true, showgrid: false, zeroline: false, range: [-0.7, others.length - 0.3] },
+    },
+    columns: ["other run", "average relative change, %", "low, %", "high, %", "interval over"],
+    rows: others.toReversed().map((k) => [trial.groups[k].label, ...[values, low, high].map((of) => (known(of[reference][k]) ? 100 * of[reference][k] : null)), over[reference][k] || null]),
+  };
+}
+
+function curvesFigure(trial, measure, visible, statistic, client) {
+  const scale = scaled(measure);
+  const lines = visible
+    .map((position) => ({ position, label: trial.groups[position].label, line: curve(trial, `g${position}`, measure.key, statistic, client) }))
+    .filter(({ line }) => line && line.rounds.length);
+  if (!lines.length) return { empty: "No visible run has been evaluated yet." };
+  const what = statistic === "client" ? `client ${trial.clients[client]}` : CURVES[statistic];
+  const band = ({ position, line }) => ({
+    type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: colour(position) + "22", hoverinfo: "skip", showlegend: false,
+    x: [...line.rounds, ...line.rounds.toReversed()],
+    y: [...line.mean.map((value, i) => scale(value + line.std[i])), ...line.mean.map((value, i) => scale(value - line.std[i])).toReversed()],
+  });
+  const rounds = [...new Set(lines.flatMap(({ line }) => line.rounds))].sort((a, b) => a - b);
+  const at = lines.map(({ line }) => new Map(line.rounds.map((round, i) => [round, line.mean[i]])));
+  return {
+    description: `${measure.label}, ${what}, over rounds, for ${plural(lines.length, "run")}. ` + lines.slice(0, FEW)
+      .map(({ label, line }) => `${label} ends at ${measured(line.mean.at(-1), measure.higher)}`).join("; ") + ".",
+    traces: [
+      ...(lines.length <= FEW ? lines.filter(({ line }) => line.seeds > 1).map(band) : []),
+      ...lines.map(({ position, label, line }) => ({
+        type: "scatter", mode: line.rounds.length < 30 ? "lines+markers" : "lines", name: forChart(label), showlegend: lines.length <= FEW,
+        x: line.rounds, y: line.mean.map(scale), line: { color: colour(position), dash: dash(position), width: 2 },
+        marker: { size: 6, symbol: symbol(position), color: colour(position) },
+        hovertemplate: "round %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+      })),
+    ],
+    layout: { height: 420, hovermode: lines.length <= FEW ? "x unified" : "closest", xaxis: { title: { text: "round" }, rangemode: "tozero" },
+      yaxis: { title: { text: `${forChart(what)}: ${unit(measure)}` } } },
+    columns: ["round", ...lines.map(({ label }) => label)],
+    rows: rounds.map((round) => [String(round), ...at.map((line) => scale(line.get(round)))]),
+  };
+}
+
+function heatFigure(trial, run, metric, how, measure) {
+  if (!run || !metric) return { empty: "This run has no record of what its rounds did." };
+  const rows = heat(trial, run, metric);
+  const relative = metric === "relative_weight";
+  const shown = (value) => (relative && known(value) ? Math.max(-MOST_DOUBLINGS, Math.min(MOST_DOUBLINGS, Math.log2(Math.max(value, 1e-9)))) : value);
+  const colours = relative ? ratioColours(rows.flat().filter(known).map(shown)) : { colorscale: "Cividis", colorbar: COLOUR_BAR };
+  const share = shares(trial);
+  const last = measure && run.clients[measure.key] ? finals(trial, `r${trial.runs.indexOf(run)}`, measure.key) : trial.clients.map((_, k) => k);
+  const order = how === "share" ? orderBy(share) : how === "served" ? orderBy(last) : trial.clients.map((_, k) => trial.clients.length - 1 - k);
+  const { rounds, thinned } = run.heat[metric];
+  const few = order.length <= 40;
+  const name = HEAT_NAMES[metric] ?? metric;
+  return {
+    description: `Heat map of ${name} for ${plural(order.length, "client")} over rounds ${rounds[0]} to ${rounds.at(-1)}${thinned ? ", averaged over blocks of rounds" : ""}.`,
+    traces: [{
+      type: "heatmap", x: rounds, y: order.map((_, i) => i), z: order.map((k) => rows[k].map(shown)), hoverongaps: false, ...colours,
+      text: order.map((k) => rows[k].map((value) => `client ${forChart(trial.clients[k])}: ${known(value) ? Number(value.toPrecision(4)) : "–"}`)),
+      hovertemplate: "%{text}<br>round %{x}<extra></extra>",
+    }],
+    layout: {
+      height: Math.max(320, Math.min(640, 90 + 18 * order.length)), xaxis: { title: { text: "round" }, showgrid: false },
+      yaxis: { title: { text: few ? "client" : `${order.length} clients` }, showgrid: false, tickmode: "array",
+        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? order.map((k) => forChart(trial.clients[k], 12)) : [], automargin: few },
+    },
+    columns: ["client", "data share, %", ...rounds.map((round) => `round ${round}`)],
+    rows: order.toReversed().map((k) => [trial.clients[k], 100 * share[k], ...rows[k]]),
+  };
+}
+
+// Colours for ratios given as powers of two: blue below 1, orange above, as far as the ratios reach.
+function ratioColours(powers) {
+  const reach = Math.max(0.5, powers.reduce((most, power) => Math.max(most, Math.abs(power)), 0));
+  const ticks = [-reach, -reach / 2, 0, reach / 2, reach];
+  return {
+    colorscale: [[0, PALETTE[0]], [0.5, variable("--raised")], [1, PALETTE[1]]], zmin: -reach, zmax: reach,
+    colorbar: { ...COLOUR_BAR, tickvals: ticks, ticktext: ticks.map((power) => `${Number((2 ** power).toPrecision(2))} ×`) },
+  };
+}
+
+function equalityFigure(trial, measure, visible) {
+  if (!measure.higher) return { empty: "A Lorenz curve is about shares of a total; choose an accuracy as the measure." };
+  const lines = visible.map((position) => ({ position, values: finals(trial, `g${position}`, measure.key)?.filter(known) }))
+    .filter(({ values }) => values && values.length && values.some((value) => value > 0));
+  if (!lines.length) return { empty: "No visible run has been evaluated yet." };
+  const lorenz = (values) => {
+    const sorted = values.toSorted((a, b) => a - b);
+    const total = sorted.reduce((sum, value) => sum + value, 0);
+    let sum = 0;
+    return [0, ...sorted.map((value) => 100 * (sum += value) / total)];
+  };
+  const index = (position, name) => trial.groups[position].statistics[measure.key][name][0];
+  return {
+    description: `Lorenz curves of ${measure.label} for ${plural(lines.length, "run")}. ` + lines.slice(0, FEW)
+      .map(({ position }) => `${trial.groups[position].label}: Gini ${measured(index(position, "gini"), false)}`).join("; ") + ".",
+    traces: [
+      { type: "scatter", mode: "lines", x: [0, 100], y: [0, 100], line: { color: variable("--soft"), dash: "dot", width: 1.5 }, name: "all equal", showlegend: lines.length <= FEW, hoverinfo: "skip" },
+      ...lines.map(({ position, values }) => ({
+        type: "scatter", mode: "lines", name: forChart(trial.groups[position].label), showlegend: lines.length <= FEW,
+        x: [0, ...values.map((_, i) => (100 * (i + 1)) / values.length)], y: lorenz(values), line: { color: colour(position), dash: dash(position), width: 2 },
+        hovertemplate: "the worst-off %{x:.0f} % of clients<br>have %{y:.1f} % of the total<extra>%{fullData.name}</extra>",
+      })),
+    ],
+    layout: { height: 420, hovermode: "closest", xaxis: { title: { text: "clients, worst-off first, %" }, range: [0, 100] }, yaxis: { title: { text: `share of all ${measure.label}, %` }, range: [0, 102] } },
+    columns: ["run", "Jain", "Gini", "entropy", "Nash welfare"],
+    rows: lines.map(({ position }) => [trial.groups[position].label, ...["jain", "gini", "entropy", "nash_welfare"].map((name) => index(position, name))]),
+  };
+}
+
+function partitionFigure(trial, how) {
+  if (!trial.labels) return { empty: "These clients have no class labels to count." };
+  const order = trial.clients.map((_, k) => trial.clients.length - 1 - k);
+  const classes = trial.labels[0].map((_, c) => c);
+  const part = trial.labels.map((counts, k) => counts.map((count) => (how === "share" ? (100 * count) / trial.sizes.train[k] : count)));
+  const few = order.length <= 40;
+  const missing = trial.labels.reduce((sum, counts) => sum + counts.filter((count) => count === 0).length, 0) / trial.clients.length;
+  return {
+    description: `Heat map of ${plural(order.length, "client")} by ${classes.length} classes; a client lacks ${missing.toFixed(1)} classes on average.`,
+    traces: [{
+      type: "heatmap", x: classes, y: order.map((_, i) => i), z: order.map((k) => part[k]), colorscale: "Cividis", xgap: classes.length <= 30 ? 1 : 0, ygap: few ? 1 : 0,
+      colorbar: COLOUR_BAR,
+      text: order.map((k) => classes.map((c) => `client ${forChart(trial.clients[k])}, class ${c}: ${trial.labels[k][c]} of ${trial.sizes.train[k]}`)),
+      hovertemplate: "%{text}<extra></extra>",
+    }],
+    layout: {
+      height: Math.max(320, Math.min(640, 90 + 18 * order.length)),
+      xaxis: { title: { text: "class" }, showgrid: false, dtick: classes.length <= 20 ? 1 : undefined },
+      yaxis: { title: { text: few ? "client" : `${order.length} clients` }, showgrid: false, tickmode: "array",
+        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? order.map((k) => forChart(trial.clients[k], 12)) : [], automargin: few },
+    },
+    columns: ["client", "training examples", ...classes.map((c) => `class ${c}`)],
+    rows: trial.clients.map((name, k) => [name, trial.sizes.train[k], ...trial.labels[k]]),
+  };
+}

@@ -1,0 +1,22 @@
+"""From run folders to a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from propfair.errors import ConfigError
+from propfair.experiment.files import write_text
+from propfair.report.document import make_document, read_all
+from propfair.report.find import Problem
+from propfair.report.page import render
+
+
+def write_report(places: Sequence[Path], path: Path, title: str | None = None) -> tuple[list[Problem], int]:
+    """Write the page of all runs at or below the places. What could not be read, and how many runs could."""
+    runs, problems = read_all(places)
+    page = render(make_document(runs, problems, title))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, page)
+    except OSError as error:
+        raise ConfigError(f"can't write {path}: {error.strerror or error}. Choose another file with --out.") from None
+    return problems, len(runs)

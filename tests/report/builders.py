@@ -1,0 +1,78 @@
+"""Run folders without training: written by the same code as real ones, with numbers from a formula."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from propfair.evaluation import Evaluation
+from propfair.experiment.folder import Checkpoint, RunFolder, RunState
+from propfair.experiment.records import Records
+from propfair.server import Outcome
+
+
+def write_run(
+    path: Path,
+    *,
+    name: str = "fedavg",
+    seed: int = 0,
+    num_clients: int = 10,
+    rounds: int = 10,
+    eval_every: int = 5,
+    skill: float = 0.7,
+    spread: float = 0.2,
+    state: RunState = "finished",
+    algorithm: str = "fedavg",
+    settings: str = "",
+    clients: tuple[str, ...] | None = None,
+    note: str = "ten fair coins",
+    classes: int = 4,
+    accuracy: list[float] | None = None,
+    personal: bool = False,
+    started: str = "2026-01-01T00:00:00+00:00",
+) -> Path:
+    """A run whose client k ends at about skill + spread * (k / n - 1/2); `accuracy` sets the end exactly."""
+    rng = np.random.default_rng([seed, len(name), num_clients])
+    total = 100
+    sizes = [80 + 10 * (k % 3) for k in range(num_clients)]
+    folder = RunFolder.create(path)
+    folder.save_config(
+        f'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{algorithm}"\n{settings}\n'
+        f"[schedule]\nrounds = {rounds}\n"
+    )
+    folder.save_environment(
+        {"propfair": "0.1.0", "python": "3.11", "packages": {"torch": "2.13"}, "git_commit": "a" * 40, "seed": seed}
+        | {"engine": "inprocess", "command": ["propfair", "compare", "fedavg"], "started": started}
+    )
+    folder.save_clients(
+        {
+            "fingerprint": f"{num_clients:016d}",
+            "note": note,
+            "names": list(clients or map(str, range(num_clients))),
+            "num_classes": classes,
+            "sizes": {"train": sizes, "validation": [0] * num_clients, "test": [total] * num_clients},
+            "train_labels": rng.multinomial(80, np.ones(classes) / classes, num_clients).tolist(),
+        }
+    )
+    records = Records(name)
+    end = skill + spread * (np.arange(num_clients) / num_clients - 0.5) + rng.normal(0, 0.02, num_clients)
+    goal = np.array(accuracy) if accuracy is not None else np.round(end.clip(0.01, 1) * total) / total
+    share = np.array(sizes) / sum(sizes)
+    done = rounds if state == "finished" else rounds // 2
+    for number in range(1, done + 1):
+        weights = share * np.exp(rng.normal(0, 0.1, num_clients))
+        records.add_outcome(
+            Outcome(
+                round=number, clients=tuple(range(num_clients)), weights=torch.tensor(weights / weights.sum()),
+                loss=torch.full((num_clients,), torch.nan), dropped=(), reports={}, diagnostics={"weight_sum": 1.0},
+            )
+        )  # fmt: skip
+        if number % eval_every == 0 or number == rounds:
+            reached = torch.tensor(goal * number / rounds)
+            for prefix in ("", "personal_")[: 1 + personal]:
+                records.add_evaluation(number, "test", Evaluation(2 - reached, reached, torch.full_like(reached, total)), prefix)
+    folder.save_checkpoint(Checkpoint(done, {"params": torch.zeros(1)}), records)
+    if state != "running":
+        folder.finish()
+    folder.save_status(state, done)
+    return path
