@@ -35,24 +35,21 @@ def write_run(
     rng = np.random.default_rng([seed, len(name), num_clients])
     total = 100
     sizes = [80 + 10 * (k % 3) for k in range(num_clients)]
-    folder = RunFolder.create(path)
-    folder.save_config(
-        f'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{algorithm}"\n{settings}\n'
-        f"[schedule]\nrounds = {rounds}\n"
-    )
-    folder.save_environment(
-        {"propfair": "0.1.0", "python": "3.11", "packages": {"torch": "2.13"}, "git_commit": "a" * 40, "seed": seed}
-        | {"engine": "inprocess", "command": ["propfair", "compare", "fedavg"], "started": started}
-    )
-    folder.save_clients(
-        {
+    folder = RunFolder.create(
+        path,
+        name=name,
+        config=f'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{algorithm}"\n{settings}\n'
+        f"[schedule]\nrounds = {rounds}\n",
+        environment={"propfair": "0.1.0", "python": "3.11", "packages": {"torch": "2.13"}, "git_commit": "a" * 40}
+        | {"seed": seed, "engine": "inprocess", "command": ["propfair", "compare", "fedavg"], "started": started},
+        clients={
             "fingerprint": f"{num_clients:016d}",
             "note": note,
             "names": list(clients or map(str, range(num_clients))),
             "num_classes": classes,
             "sizes": {"train": sizes, "validation": [0] * num_clients, "test": [total] * num_clients},
             "train_labels": rng.multinomial(80, np.ones(classes) / classes, num_clients).tolist(),
-        }
+        },
     )
     records = Records(name)
     end = skill + spread * (np.arange(num_clients) / num_clients - 0.5) + rng.normal(0, 0.02, num_clients)
@@ -70,9 +67,12 @@ def write_run(
         if number % eval_every == 0 or number == rounds:
             reached = torch.tensor(goal * number / rounds)
             for prefix in ("", "personal_")[: 1 + personal]:
-                records.add_evaluation(number, "test", Evaluation(2 - reached, reached, torch.full_like(reached, total)), prefix)
+                records.add_evaluation(
+                    number, "test", Evaluation(2 - reached, reached, torch.full_like(reached, total)), prefix
+                )
     folder.save_checkpoint(Checkpoint(done, {"params": torch.zeros(1)}), records)
-    if state != "running":
-        folder.finish()
-    folder.save_status(state, done)
+    if state == "running":
+        folder.save_status(state, done, seconds=float(done))
+    else:
+        folder.finish(state, done, "", seconds=float(done))
     return path

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import propfair
 from propfair.errors import DataError
-from propfair.fairness.statistics import best_fraction, worst_fraction
+from propfair.fairness.arrays import FloatArray
+from propfair.report.curves import relative_weights, statistics_over_rounds
 from propfair.report.find import Problem, find_runs
 from propfair.report.groups import Group, Measure, Trial, sort_runs
 from propfair.report.runs import RunData, Series, read_run
@@ -96,6 +96,7 @@ def _run(run: RunData, group: int, max_values: int) -> dict[str, Any]:
         "reason": status.reason,
         "rounds": status.rounds,
         "total": run.total_rounds,
+        "seconds": status.seconds,
         "folder": str(run.path),
         "command": shlex.join(environment.command),
         "repeat": shlex.join(["propfair", "run", "--config", str(run.path / "config.toml")]) if run.config_text else "",
@@ -123,44 +124,14 @@ def _statistics(run: RunData, series: Series, measure: Measure) -> dict[str, flo
 
 def _curve(series: Series, measure: Measure) -> dict[str, Any]:
     """Statistics over clients at every evaluated round."""
-    rows = [row[~np.isnan(row)] for row in series.values]
-    better = measure.higher_is_better
-
-    def tail(function: Any, k: float) -> list[float | None]:
-        return [_number(function(row, k, higher_is_better=better)) if row.size else None for row in rows]
-
-    low, high = ([_number(f(row)) if row.size else None for row in rows] for f in (np.min, np.max))
-    return {
-        "rounds": series.rounds.tolist(),
-        "mean": [_number(row.mean()) if row.size else None for row in rows],
-        "std": [_number(row.std()) if row.size else None for row in rows],
-        "worst": low if better else high,
-        "worst10": tail(worst_fraction, 0.1),
-        "best10": tail(best_fraction, 0.1),
-        "best": high if better else low,
-    }
+    found = statistics_over_rounds(series, measure)
+    return {"rounds": series.rounds.tolist(), **{name: [_number(x) for x in line] for name, line in found.items()}}
 
 
 def _heat(run: RunData) -> dict[str, Series]:
-    """What rounds did to clients. First of all, how much more than its share of the data a client weighed.
-
-    Where the loss is transformed on the client, the slope of the transform multiplies its gradient, so weight times
-    slope is what the client's data weighed in that round.
-    """
-    tables = run.rounds
-    weight, slope = tables.get("weight"), tables.get("slope")
-    if weight is None:
-        return tables
-    same = slope is not None and np.array_equal(weight.rounds, slope.rounds)
-    pull = _shares(weight.values * slope.values if slope is not None and same else weight.values)
-    data = _shares(np.where(np.isnan(pull), np.nan, np.array(run.clients.sizes["train"], dtype=np.float64)))
-    return {"relative_weight": Series(weight.rounds, pull / data, weight.thinned), **tables}
-
-
-def _shares(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Rows that sum to 1; NaN where a row sums to nothing."""
-    total = np.nansum(values, axis=1, keepdims=True)
-    return np.divide(values, total, out=np.full_like(values, np.nan), where=total > 0)
+    """What rounds did to clients; first of all, how much more than its share of the data a client weighed."""
+    relative = relative_weights(run)
+    return {**({} if relative is None else {"relative_weight": relative}), **run.rounds}
 
 
 def _verdicts(found: Verdicts, measure: Measure) -> dict[str, Any]:
@@ -184,7 +155,7 @@ def _table(series: Series) -> dict[str, Any]:
     }
 
 
-def _matrix(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
+def _matrix(values: FloatArray) -> list[list[float | None]]:
     return [[_number(value) for value in row] for row in values.tolist()]
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics, MeanStd, summarize, summarize_seeds
 from propfair.report.runs import Clients, RunData, Series
 
@@ -66,13 +66,13 @@ class Group:
             [measure.summarize(run.measured[measure.key], run.clients.sizes["train"]) for run in self.runs]
         )
 
-    def by_seed(self, measure: Measure) -> dict[int, npt.NDArray[np.float64]]:
+    def by_seed(self, measure: Measure) -> dict[int, FloatArray]:
         """Seed to last values of the clients, [n]."""
         return {run.seed: run.measured[measure.key].last for run in self.runs}
 
-    def mean_over_seeds(self, measure: Measure) -> npt.NDArray[np.float64]:
+    def mean_over_seeds(self, measure: Measure) -> FloatArray:
         """Last value of each client, [n], averaged over seeds."""
-        mean: npt.NDArray[np.float64] = np.mean(list(self.by_seed(measure).values()), axis=0)
+        mean: FloatArray = np.mean(list(self.by_seed(measure).values()), axis=0)
         return mean
 
 
@@ -139,12 +139,8 @@ def sort_runs(runs: Iterable[RunData]) -> list[Trial]:
 def _distinct_labels(trial: Trial) -> list[str]:
     """Labels that several groups share get what tells them apart: settings, else the folder, else a number."""
     labels = [group.label for group in trial.groups]
-    for extra in (_own_settings, _parent):
-        shared = {label for label in labels if labels.count(label) > 1}
-        labels = [
-            f"{label} ({said})" if label in shared and (said := extra(trial, group, label)) else label
-            for label, group in zip(labels, trial.groups, strict=True)
-        ]
+    labels = _told_apart(labels, [_own_settings(trial, group) for group in trial.groups])
+    labels = _told_apart(labels, [group.runs[0].path.parent.name for group in trial.groups])
     seen: dict[str, int] = {}
     for position, label in enumerate(labels):
         seen[label] = seen.get(label, 0) + 1
@@ -153,14 +149,19 @@ def _distinct_labels(trial: Trial) -> list[str]:
     return labels
 
 
-def _own_settings(trial: Trial, group: Group, label: str) -> str:
-    alike = [other for other in trial.groups if other.label == label]
+def _told_apart(labels: Sequence[str], extras: Sequence[str]) -> list[str]:
+    """The labels, with the extra behind those that are not alone."""
+    return [
+        f"{label} ({extra})" if extra and labels.count(label) > 1 else label
+        for label, extra in zip(labels, extras, strict=True)
+    ]
+
+
+def _own_settings(trial: Trial, group: Group) -> str:
+    """Up to three settings that groups of the same label do not share."""
+    alike = [other for other in trial.groups if other.label == group.label]
     keys = [key for key in trial.differing if len({other.settings.get(key) for other in alike}) > 1]
     return ", ".join(f"{key}={group.settings[key]}" for key in keys[:3] if key in group.settings)
-
-
-def _parent(trial: Trial, group: Group, label: str) -> str:
-    return group.runs[0].path.parent.name
 
 
 def _settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -14,9 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from propfair.errors import DataError
 from propfair.experiment.folder import RunFolder
+from propfair.experiment.records import count_dropped
+from propfair.fairness.arrays import FloatArray
 from propfair.federation import SPLITS
 
-FloatArray = npt.NDArray[np.float64]
 _MAX_COLUMNS = 150  # of a heat map: more than a screen can tell apart
 _MIN_COLUMNS = 4
 
@@ -35,9 +36,11 @@ class Clients(BaseModel):
 class Status(BaseModel):
     """status.json."""
 
+    name: str
     state: str
     rounds: int
     reason: str = ""
+    seconds: float = 0.0
 
 
 class Environment(BaseModel):
@@ -98,7 +101,6 @@ class RunData:
 
     Attributes:
         path: the folder, as it was given.
-        name: of the run.
         status, environment, clients: the JSON files.
         config_text, config: the resolved config; empty for runs started from Python.
         measured: "test/accuracy" and so on, what the model of a round does for each client. For algorithms that train a
@@ -109,7 +111,6 @@ class RunData:
     """
 
     path: Path
-    name: str
     status: Status
     environment: Environment
     clients: Clients
@@ -119,6 +120,11 @@ class RunData:
     personal: bool
     rounds: dict[str, Series]
     num_dropped: int
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.status.name
 
     @property
     def seed(self) -> int:
@@ -163,10 +169,9 @@ def read_run(path: Path, max_values: int = 2_000_000) -> RunData:
     kinds = 1 + sum(split == "round" for split, _ in series)  # reports derive one more
     columns = int(np.clip(max_values // (kinds * len(clients.names)), _MIN_COLUMNS, _MAX_COLUMNS))
     measured, personal = _measured(series)
-    dropped = series.pop(("round", "dropped"), None)
+    series.pop(("round", "dropped"), None)
     return RunData(
         path=path,
-        name=records["run"][0].as_py() if len(records) else path.name,
         status=status,
         environment=environment,
         clients=clients,
@@ -175,7 +180,7 @@ def read_run(path: Path, max_values: int = 2_000_000) -> RunData:
         measured=measured,
         personal=personal,
         rounds={metric: table.averaged(columns) for (split, metric), table in series.items() if split == "round"},
-        num_dropped=int(np.nansum(dropped.values)) if dropped is not None else 0,
+        num_dropped=count_dropped(records),
     )
 
 
@@ -208,7 +213,7 @@ def _series(path: Path, records: pa.Table, num_clients: int) -> dict[tuple[str, 
     client = records["client"].to_numpy()
     number = records["round"].to_numpy()
     value = records["value"].to_numpy()
-    if len(client) and not (0 <= client.min() and client.max() < num_clients):
+    if len(client) and not (client.min() >= 0 and client.max() < num_clients):
         raise DataError(f"{path}: the records speak of client {client.max()}, but there are {num_clients} clients")
     split_codes, splits = _codes(records["split"])
     metric_codes, metrics = _codes(records["metric"])

@@ -1,14 +1,20 @@
-"""Is any of these groups of runs proportionally fair against the others? The certificate, pair by pair, and in words."""
+"""Is a group of runs proportionally fair against the others? The certificate, pair by pair, and in words."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from propfair.fairness.certificate import Certificate, Interval, certificate, interval_over_examples, interval_over_seeds
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.certificate import (
+    Certificate,
+    Interval,
+    certificate,
+    interval_over_examples,
+    interval_over_seeds,
+)
 from propfair.report.groups import Group, Measure, Trial
 
-FloatArray = npt.NDArray[np.float64]
 _RESAMPLES = 2000
 _MAX_DRAWS = 30_000_000  # of all intervals of a report together: a few seconds
 
@@ -45,7 +51,8 @@ def judge(trial: Trial, measure: Measure) -> Verdicts | str:
     if not all(group.has(measure) for group in trial.groups):
         return f"Some runs have no {measure.label} yet; the certificate comes when all have."
     tables = [group.by_seed(measure) for group in trial.groups]
-    present = ~np.isnan([row for table in tables for row in table.values()]).any(axis=0)
+    everything = np.stack([row for table in tables for row in table.values()])  # [runs, n]
+    present = np.isfinite(everything.sum(axis=0))
     if not present.any():
         return f"No client has a {measure.label} under every run."
     pairs = _Pairs(trial, measure, present)
@@ -73,9 +80,7 @@ class _Pairs:
     """Certificate values and intervals of pairs of groups, over the clients that all of them measured."""
 
     def __init__(self, trial: Trial, measure: Measure, present: npt.NDArray[np.bool_]) -> None:
-        self._tables = [
-            {seed: row[present] for seed, row in group.by_seed(measure).items()} for group in trial.groups
-        ]
+        self._tables = [{seed: row[present] for seed, row in group.by_seed(measure).items()} for group in trial.groups]
         self.present = present
         self.shares = np.array(trial.clients.sizes["train"], dtype=np.float64)[present]
         self._tested = np.array(trial.clients.sizes.get(measure.split, []), dtype=np.float64)

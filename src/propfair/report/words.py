@@ -1,43 +1,50 @@
 """What a trial shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
 
+from collections.abc import Mapping
+
 from propfair.fairness.statistics import MeanStd
-from propfair.report.groups import Group, Measure, Trial
+from propfair.report.groups import Measure, Trial
 
 
 def headline(trial: Trial, measure: Measure) -> list[str]:
     """Who serves the worst-off best, and what that costs the average client. Empty while there is nothing to say."""
-    groups = [group for group in trial.groups if group.has(measure)]
+    groups = {group.label: group.statistics(measure) for group in trial.groups if group.has(measure)}
     if not groups:
         return []
-    numbers = {group.label: group.statistics(measure) for group in groups}
     if len(groups) == 1:
-        return [_one(groups[0], measure, numbers[groups[0].label])]
-    sign = 1 if measure.higher_is_better else -1
-    fairest = max(groups, key=lambda group: sign * numbers[group.label]["worst10"].mean).label
-    strongest = max(groups, key=lambda group: sign * numbers[group.label]["mean"].mean).label
-    worst, mean = (lambda label: numbers[label]["worst10"]), (lambda label: numbers[label]["mean"])
-    if fairest == strongest:
-        others = [group.label for group in groups if group.label != fairest]
-        second = max(others, key=lambda label: sign * worst(label).mean)
+        return [_one(*groups.popitem(), measure)]
+    worst = {label: numbers["worst10"] for label, numbers in groups.items()}
+    mean = {label: numbers["mean"] for label, numbers in groups.items()}
+    fairest, strongest = _best(worst, measure), _best(mean, measure)
+    both = fairest == strongest
+    rival = _best({label: value for label, value in worst.items() if label != fairest}, measure) if both else strongest
+    first = (
+        f"{fairest} serves the worst 10 % of clients best: {_said(worst[fairest], measure)} {measure.metric}, against "
+        f"{_said(worst[rival], measure)} under {rival}, {'the next best' if both else 'which has the best mean'}"
+        f"{_doubt(worst[fairest], worst[rival])}."
+    )
+    if both:
         return [
-            f"{fairest} serves the worst 10 % of clients best: {_said(worst(fairest), measure)} {measure.metric}, against "
-            f"{_said(worst(second), measure)} under {second}, the next best{_doubt(worst(fairest), worst(second))}.",
-            f"It costs the average client nothing here: its mean, {_said(mean(fairest), measure)}, is the best as well.",
+            first,
+            f"It costs the average client nothing: its mean, {_said(mean[fairest], measure)}, is the best too.",
         ]
     return [
-        f"{fairest} serves the worst 10 % of clients best: {_said(worst(fairest), measure)} {measure.metric}, against "
-        f"{_said(worst(strongest), measure)} under {strongest}, which has the best mean"
-        f"{_doubt(worst(fairest), worst(strongest))}.",
-        f"What it costs: {_gap(mean(strongest), mean(fairest), measure)} of the mean, {_said(mean(fairest), measure)} "
-        f"instead of {_said(mean(strongest), measure)}{_doubt(mean(fairest), mean(strongest))}.",
+        first,
+        f"What it costs: {_gap(mean[strongest], mean[fairest], measure)} of the mean, {_said(mean[fairest], measure)} "
+        f"instead of {_said(mean[strongest], measure)}{_doubt(mean[fairest], mean[strongest])}.",
     ]
 
 
-def _one(group: Group, measure: Measure, numbers: dict[str, MeanStd]) -> str:
+def _best(values: Mapping[str, MeanStd], measure: Measure) -> str:
+    sign = 1 if measure.higher_is_better else -1
+    return max(values, key=lambda label: sign * values[label].mean)
+
+
+def _one(label: str, numbers: Mapping[str, MeanStd], measure: Measure) -> str:
     return (
-        f"{group.label} serves the average client with {_said(numbers['mean'], measure)} {measure.metric} and the worst "
-        f"10 % of clients with {_said(numbers['worst10'], measure)}. A second run on the same clients would show what "
-        "is possible."
+        f"{label} serves the average client with {_said(numbers['mean'], measure)} {measure.metric} and the worst 10 % "
+        f"of clients with {_said(numbers['worst10'], measure)}. A second run on the same clients would show what is "
+        "possible."
     )
 
 

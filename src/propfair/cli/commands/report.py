@@ -14,7 +14,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="The title of the page.", show_default=False)] = None,
 ) -> None:
-    """Write one self-contained HTML page about runs. It needs no network and shows nothing that is not in the records."""
+    """Write one HTML page about runs: no network needed, nothing on it that is not in the records."""
     from propfair.report.write import write_report
 
     problems, num_runs = write_report(runs, out, title)

@@ -123,16 +123,10 @@ function repeatList(trial, listed) {
   });
 }
 
-// When runs were first seen at which round, to tell how fast they go.
-const sightings = new Map();
-
 function progressList(trials) {
-  const now = Date.now();
   return h("div", { class: "runs" }, trials.flatMap((trial) => trial.runs.map((run) => {
-    const first = sightings.get(run.folder);
-    if (!first || first.rounds > run.rounds) sightings.set(run.folder, { at: now, rounds: run.rounds });
-    const pace = first && run.rounds > first.rounds ? (now - first.at) / (run.rounds - first.rounds) : null;
-    const left = pace && run.total && run.state === "running" ? `, about ${duration((run.total - run.rounds) * pace)} left` : "";
+    const toGo = run.state === "running" && run.total && run.rounds ? (run.seconds / run.rounds) * (run.total - run.rounds) : 0;
+    const left = toGo ? `, about ${duration(toGo)} left` : "";
     const done = run.total ? `${run.rounds} / ${run.total} rounds` : plural(run.rounds, "round");
     const measure = trial.measures[0];
     const mean = measure && run.curves[measure.key]?.mean.at(-1);
@@ -143,8 +137,7 @@ function progressList(trials) {
   })));
 }
 
-function duration(milliseconds) {
-  const seconds = Math.round(milliseconds / 1000);
-  if (seconds < 90) return `${seconds} s`;
+function duration(seconds) {
+  if (seconds < 90) return `${Math.ceil(seconds)} s`;
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }

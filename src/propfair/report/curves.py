@@ -1,0 +1,51 @@
+"""Numbers over rounds: statistics over clients, and what clients weighed."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.statistics import best_fraction, worst_fraction
+from propfair.report.groups import Measure
+from propfair.report.runs import RunData, Series
+
+
+def statistics_over_rounds(series: Series, measure: Measure) -> dict[str, FloatArray]:
+    """Mean, std, worst, worst10, best10 and best over clients, each [T]; NaN at a round without values."""
+    better = measure.higher_is_better
+    least, most = (np.min, np.max) if better else (np.max, np.min)
+    functions: dict[str, Callable[[FloatArray], float]] = {
+        "mean": np.mean,
+        "std": np.std,
+        "worst": least,
+        "worst10": lambda row: worst_fraction(row, 0.1, higher_is_better=better),
+        "best10": lambda row: best_fraction(row, 0.1, higher_is_better=better),
+        "best": most,
+    }
+    rows = [row[~np.isnan(row)] for row in series.values]
+    return {
+        name: np.array([function(row) if row.size else np.nan for row in rows]) for name, function in functions.items()
+    }
+
+
+def relative_weights(run: RunData) -> Series | None:
+    """How much more than its share of the data each client weighed in each round; 1 is plain averaging.
+
+    Where the loss is transformed on the client, the slope of the transform multiplies its gradient, so weight times
+    slope is what the client's data weighed.
+    """
+    weight, slope = run.rounds.get("weight"), run.rounds.get("slope")
+    if weight is None:
+        return None
+    pull = weight.values
+    if slope is not None and np.array_equal(weight.rounds, slope.rounds):
+        pull = pull * slope.values
+    data = np.where(np.isnan(pull), np.nan, np.array(run.clients.sizes["train"], dtype=np.float64))
+    return Series(weight.rounds, _shares(pull) / _shares(data), weight.thinned)
+
+
+def _shares(values: FloatArray) -> FloatArray:
+    """Rows that sum to 1; NaN where a row sums to nothing."""
+    total = np.nansum(values, axis=1, keepdims=True)
+    shares: FloatArray = np.divide(values, total, out=np.full_like(values, np.nan), where=total > 0)
+    return shares

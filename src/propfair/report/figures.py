@@ -1,0 +1,285 @@
+"""Figures for papers: the charts of the page, drawn by matplotlib as PNG, PDF or SVG."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from propfair.errors import ConfigError, DataError, MissingExtraError, unknown
+from propfair.experiment.files import replacing
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.statistics import gini_index
+from propfair.report.curves import relative_weights, statistics_over_rounds
+from propfair.report.groups import Group, Measure, Trial, sort_runs
+from propfair.report.picture import COLOURS, SHAPES
+from propfair.report.runs import RunData
+from propfair.report.verdicts import Verdicts, judge, relative_changes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_BARS = 3  # side by side; more groups are drawn as points
+ENDINGS = (".png", ".pdf", ".svg")
+_CURVES = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
+_STYLE: dict[Any, Any] = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "axes.titlesize": 9, "grid.alpha": 0.3, "grid.linewidth": 0.6, "legend.frameon": False, "font.size": 9,
+    "pdf.fonttype": 42, "svg.hashsalt": "propfair",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """What a figure is drawn on, and about."""
+
+    figure: "Figure"
+    trial: Trial
+    measure: Measure
+    reference: Group | None
+
+    @property
+    def evaluated(self) -> list[tuple[int, Group]]:
+        """Groups that have the measure, with their positions."""
+        return [(position, group) for position, group in enumerate(self.trial.groups) if group.has(self.measure)]
+
+    @property
+    def unit(self) -> str:
+        return f"{self.measure.label}, %" if self.measure.higher_is_better else self.measure.label
+
+
+def draw_figure(
+    kind: str,
+    runs: Sequence[RunData],
+    path: Path,
+    *,
+    measure: str | None = None,
+    reference: str | None = None,
+    width: float = 5.5,
+    height: float = 3.2,
+) -> None:
+    """Draw one figure about runs on the same clients.
+
+    Args:
+        kind: one of `FIGURES`.
+        runs: from `read_all`.
+        path: ends in .png, .pdf or .svg.
+        measure: such as "test/accuracy"; None: the most telling one.
+        reference: a label; the group that others are compared with, for "relative" and "certificate". None: the one
+            that withstands the others best.
+        width: inches.
+        height: inches.
+    """
+    if kind not in FIGURES:
+        raise unknown("figure", kind, FIGURES)
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"a figure ends in {', '.join(ENDINGS)}; got {path.name!r}")
+    trials = sort_runs(runs)
+    if len(trials) != 1:
+        found = "; ".join(trial.title for trial in trials) or "none"
+        raise DataError(f"a figure is about runs on the same clients; found {len(trials)} sets of clients: {found}")
+    trial = trials[0]
+    chosen = _measure(trial, measure)
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing", "plot") from None
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FIGURES[kind](_Sheet(figure, trial, chosen, _group(trial, reference)))
+        date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=200, format=path.suffix.lstrip(".").lower(), metadata=date)
+
+
+def _measure(trial: Trial, key: str | None) -> Measure:
+    known = {measure.key: measure for measure in trial.measures}
+    if not known:
+        raise DataError("no run has been evaluated yet: there is nothing to draw")
+    if key is not None and key not in known:
+        raise unknown("measure", key, known)
+    return known[key] if key is not None else trial.measures[0]
+
+
+def _group(trial: Trial, label: str | None) -> Group | None:
+    known = {group.label: group for group in trial.groups}
+    if label is not None and label not in known:
+        raise unknown("run", label, known)
+    return known[label] if label is not None else None
+
+
+def _scaled(values: npt.ArrayLike, measure: Measure) -> FloatArray:
+    return np.asarray(values, dtype=np.float64) * (100 if measure.higher_is_better else 1)
+
+
+def _colour(position: int) -> str:
+    return COLOURS[position % len(COLOURS)]
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not take for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _trade(sheet: _Sheet) -> None:
+    axes = sheet.figure.subplots()
+    for position, group in sheet.evaluated:
+        numbers = group.statistics(sheet.measure)
+        pairs = [(numbers[name].mean, numbers[name].std) for name in ("mean", "worst10")]
+        (x, dx), (y, dy) = _scaled(pairs, sheet.measure)
+        many = len(group.runs) > 1
+        axes.errorbar(
+            x, y, xerr=dx if many else None, yerr=dy if many else None, fmt=SHAPES[position % len(SHAPES)],
+            color=_colour(position), capsize=2, elinewidth=0.9, markersize=6, label=_plain(group.label),
+        )  # fmt: skip
+    axes.set(xlabel=f"mean over clients: {sheet.unit}", ylabel=f"worst 10 % of clients: {sheet.unit}")
+    axes.margins(0.15)
+    _legend(sheet.figure, axes)
+
+
+def _clients(sheet: _Sheet) -> None:
+    axes = sheet.figure.subplots()
+    groups = sheet.evaluated
+    order = np.argsort((sheet.reference or groups[0][1]).mean_over_seeds(sheet.measure), kind="stable")
+    few = len(groups) <= _MOST_BARS
+    places = np.arange(len(order))
+    for place, (position, group) in enumerate(groups):
+        values = _scaled(group.mean_over_seeds(sheet.measure)[order], sheet.measure)
+        if few:
+            width = 0.8 / len(groups)
+            shift = (place - (len(groups) - 1) / 2) * width
+            axes.bar(places + shift, values, width, color=_colour(position), label=_plain(group.label))
+        else:
+            shape = SHAPES[position % len(SHAPES)]
+            axes.scatter(places, values, s=16, marker=shape, color=_colour(position), label=_plain(group.label))
+    _name_clients(axes, sheet.trial, order)
+    axes.set(ylabel=sheet.unit)
+    axes.grid(visible=False, axis="x")
+    _legend(sheet.figure, axes)
+
+
+def _relative(sheet: _Sheet) -> None:
+    found = _judged(sheet)
+    star = sheet.reference or sheet.trial.groups[found.best]
+    others = [group for group in sheet.trial.groups if group is not star]
+    columns = min(4, len(others))
+    grid = sheet.figure.subplots(-(-len(others) // columns), columns, sharey=True, squeeze=False)
+    panels = grid.flatten()
+    for axes in panels[len(others) :]:
+        axes.set_visible(False)
+    row = sheet.trial.groups.index(star)
+    for axes, group in zip(panels, others, strict=False):
+        changes = np.sort(100 * relative_changes(star, group, sheet.measure))
+        axes.bar(np.arange(len(changes)), changes, 0.8, color=np.where(changes < 0, COLOURS[1], COLOURS[0]))
+        axes.axhline(0, color="black", linewidth=0.8)
+        average = 100 * found.values[row, sheet.trial.groups.index(group)]
+        axes.set_title(f"{_plain(group.label)}\n{average:+.2f} %")
+        axes.set(xticks=[])
+    sheet.figure.supxlabel("clients, sorted", fontsize=9)
+    sheet.figure.supylabel(f"relative change from {_plain(star.label)}, %", fontsize=9)
+
+
+def _certificate(sheet: _Sheet) -> None:
+    found = _judged(sheet)
+    row = sheet.trial.groups.index(sheet.reference) if sheet.reference else found.best
+    others = [k for k in np.argsort(found.values[row]) if k != row and np.isfinite(found.values[row, k])]
+    if not others:
+        raise DataError(found.words[row])
+    axes = sheet.figure.subplots()
+    at, low, high = (100 * table[row, others] for table in (found.values, found.low, found.high))
+    bars = np.nan_to_num(np.stack([at - low, high - at]).clip(0))  # no bar where no interval was computed
+    axes.errorbar(at, np.arange(len(others)), xerr=bars, fmt="o", color=COLOURS[0], ecolor="0.4", capsize=3)
+    axes.axvline(0, color="black", linewidth=0.9)
+    axes.set_yticks(np.arange(len(others)), [_plain(sheet.trial.groups[k].label) for k in others])
+    axes.set(
+        xlabel=f"average relative change of the clients\nwhen they leave {_plain(sheet.trial.groups[row].label)}, %"
+    )
+    axes.margins(y=0.3 / len(others))
+
+
+def _curves(sheet: _Sheet) -> None:
+    panels = sheet.figure.subplots(1, 2, sharey=True)
+    for axes, (name, title) in zip(panels, _CURVES.items(), strict=True):
+        for position, group in sheet.evaluated:
+            series = [run.measured[sheet.measure.key] for run in group.runs]
+            rounds = sorted(set.intersection(*(set(one.rounds.tolist()) for one in series)))
+            lines = np.stack(
+                [statistics_over_rounds(one, sheet.measure)[name][np.isin(one.rounds, rounds)] for one in series]
+            )
+            mean, std = _scaled(lines.mean(axis=0), sheet.measure), _scaled(lines.std(axis=0), sheet.measure)
+            axes.plot(rounds, mean, color=_colour(position), linewidth=1.4, label=_plain(group.label))
+            axes.fill_between(rounds, mean - std, mean + std, color=_colour(position), alpha=0.15, linewidth=0)
+        axes.set(xlabel="round", title=title)
+    panels[0].set_ylabel(sheet.unit)
+    _legend(sheet.figure, panels[0])
+
+
+def _lorenz(sheet: _Sheet) -> None:
+    if not sheet.measure.higher_is_better:
+        raise ConfigError(f"a Lorenz curve needs an accuracy; got measure={sheet.measure.key!r}")
+    axes = sheet.figure.subplots()
+    axes.plot([0, 100], [0, 100], color="0.5", linestyle=":", linewidth=1, label="all equal")
+    for position, group in sheet.evaluated:
+        values = np.sort(group.mean_over_seeds(sheet.measure))
+        values = values[~np.isnan(values)]
+        share = 100 * np.concatenate([[0.0], values.cumsum() / values.sum()])
+        label = f"{_plain(group.label)} (Gini {gini_index(values):.3f})"
+        axes.plot(np.linspace(0, 100, len(share)), share, color=_colour(position), linewidth=1.4, label=label)
+    axes.set(xlim=(0, 100), xlabel="clients, worst-off first, %")
+    axes.set(ylim=(0, 100), ylabel=f"share of all {sheet.measure.label}, %")
+    axes.legend(fontsize=7, loc="upper left")
+
+
+def _weights(sheet: _Sheet) -> None:
+    run = (sheet.reference or sheet.trial.groups[-1]).runs[0]
+    series = relative_weights(run)
+    if series is None:
+        raise DataError(f"{run.path}: the records have no weights")
+    from matplotlib.ticker import MaxNLocator
+
+    axes = sheet.figure.subplots()
+    powers = np.log2(np.where(series.values > 0, series.values, np.nan)).T
+    reach = max(0.5, float(np.nanmax(np.abs(powers))))
+    image = axes.pcolormesh(
+        series.rounds, np.arange(len(powers)), powers, cmap="PuOr_r", vmin=-reach, vmax=reach, rasterized=True
+    )
+    axes.invert_yaxis()
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False)
+    axes.set(xlabel="round", ylabel="client", title=_plain(run.name))
+    bar = sheet.figure.colorbar(image, ax=axes)
+    bar.set_ticks([-reach, 0, reach], labels=[f"{2**-reach:.2g} ×", "1 ×", f"{2**reach:.2g} ×"])
+    bar.set_label("weight relative to data share")
+
+
+FIGURES: dict[str, Callable[[_Sheet], None]] = {
+    "trade": _trade,
+    "clients": _clients,
+    "relative": _relative,
+    "certificate": _certificate,
+    "curves": _curves,
+    "lorenz": _lorenz,
+    "weights": _weights,
+}
+
+
+def _judged(sheet: _Sheet) -> Verdicts:
+    found = judge(sheet.trial, sheet.measure)
+    if isinstance(found, str):
+        raise DataError(found)
+    return found
+
+
+def _name_clients(axes: "Axes", trial: Trial, order: npt.NDArray[np.intp]) -> None:
+    axes.set(xlabel="client" if len(order) <= 30 else f"{len(order)} clients", xticks=[])
+    if len(order) <= 30:
+        axes.set_xticks(np.arange(len(order)), [_plain(trial.clients.names[k]) for k in order], fontsize=7)
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
