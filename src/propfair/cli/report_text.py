@@ -1,14 +1,17 @@
 """Results of runs and comparisons as text."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from propfair.cli.display import STATISTICS, percent, print_json, print_table
 from propfair.cli.options import Format
+from propfair.errors import MissingExtraError
 from propfair.experiment.compare import Compared
 from propfair.experiment.folder import RunFolder
 from propfair.federation import Federation, Split
+from propfair.report.write import write_report
 from propfair.result import Result
 
 _SHOWN_CLIENTS = 20
@@ -67,7 +70,7 @@ def _start(result: Result) -> dict[str, Any] | None:
 
 
 def print_comparison(
-    compared: Sequence[Compared], federation: Federation, pictures: Sequence[Path], output: Format
+    compared: Sequence[Compared], federation: Federation, pictures: Sequence[Path], report: Path | None, output: Format
 ) -> None:
     """A line for each algorithm, and a column for each where there are few clients."""
     seeds = len(compared[0].results)
@@ -83,6 +86,7 @@ def print_comparison(
                     for one in compared
                 ],
                 "pictures": [str(path) for path in pictures],
+                "report": None if report is None else str(report),
             }
         )
         return
@@ -110,6 +114,21 @@ def print_comparison(
     )
     for path in pictures:
         print(f"picture: {path}")
+    if report is not None:
+        print(f"report: {report}")
+
+
+def write_page(folder: Path) -> Path | None:
+    """The report on all runs below a folder, written into it. Runs are worth more than their report: a lack is said."""
+    path = folder / "report.html"
+    try:
+        problems, _ = write_report([folder], path)
+    except MissingExtraError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return path
 
 
 def _number(name: str, value: float, spread: float | None = None) -> str:

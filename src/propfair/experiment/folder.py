@@ -274,7 +274,7 @@ class RunFolder:
     def _read(self, name: str) -> str:
         try:
             return (self.path / name).read_text(encoding="utf-8")
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             raise DataError(f"{self.path} is not a run folder: it has no readable {name}") from None
 
     def _read_json(self, name: str) -> dict[str, Any]:

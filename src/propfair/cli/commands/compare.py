@@ -40,7 +40,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Train several algorithms on the same clients; a table and a picture of who is served how well."""
     from propfair.cli.display import progress
-    from propfair.cli.report_text import print_comparison
+    from propfair.cli.report_text import print_comparison, write_page
     from propfair.experiment.compare import Contestant
     from propfair.experiment.compare import compare as run_all
     from propfair.experiment.config import read_toml
@@ -65,7 +65,7 @@ def compare(
         {one.contestant.label: one.accuracies() for one in compared}, picture,
         f"{source}, {federation.num_clients} clients: who is served how well",
     )  # fmt: skip
-    print_comparison(compared, federation, [picture], output)
+    print_comparison(compared, federation, [picture], write_page(folder), output)
     if any(result.state == "failed" for one in compared for result in one.results):
         raise typer.Exit(1)
 

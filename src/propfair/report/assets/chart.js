@@ -30,10 +30,8 @@ function baseLayout(layout) {
   return merged;
 }
 
-const CONFIG = {
-  responsive: true, displaylogo: false, displayModeBar: "hover",
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
-};
+// No mode bar: its buttons would hide inside a picture. Dragging zooms, a double click goes back; files are saved below.
+const CONFIG = { responsive: true, displayModeBar: false };
 
 // figure: {description, traces, layout, columns, rows}; or {empty: "why there is nothing to see"}.
 async function draw(id, figure) {
@@ -52,8 +50,7 @@ async function draw(id, figure) {
   chart.setAttribute("aria-label", `${figure.description} The numbers are in the table below the chart.`);
   const details = place.querySelector("details");
   if (details.open) showNumbers(place, details);
-  const options = { ...CONFIG, toImageButtonOptions: { format: "svg", filename: `propfair-${id.replace("-figure", "")}` } };
-  await Plotly.react(chart, figure.traces, baseLayout(figure.layout), options);
+  await Plotly.react(chart, figure.traces, baseLayout(figure.layout), CONFIG);
 }
 
 function numbers(id, place) {

@@ -1,0 +1,155 @@
+"""From run folders to groups: what is found, what is refused, and with what words."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from propfair.errors import DataError
+from propfair.report.document import read_all
+from propfair.report.find import find_runs
+from propfair.report.groups import sort_runs
+from propfair.report.runs import Series, read_run
+from tests.report.builders import write_run
+
+
+def test_runs_are_found_below_any_folder(tmp_path: Path) -> None:
+    inner = write_run(tmp_path / "sweep" / "deep" / "b")
+    outer = write_run(tmp_path / "sweep" / "a")
+    (tmp_path / "sweep" / "pictures").mkdir()
+    found, problems = find_runs([tmp_path / "sweep", outer])
+    assert found == [outer, inner]
+    assert not problems
+
+
+def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
+    good = write_run(tmp_path / "good")
+    half = tmp_path / "half"
+    shutil.copytree(good, half)
+    (half / "status.json").unlink()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    runs, problems = read_all([good, half, tmp_path / "empty", tmp_path / "file", tmp_path / "missing"])
+    assert [run.path for run in runs] == [good]
+    said = {problem.path.name: str(problem) for problem in problems}
+    assert "no status.json" in said["half"]
+    assert "not a run folder" in said["empty"]
+    assert "this is a file" in said["file"]
+    assert "no such folder" in said["missing"]
+
+
+def _drop_sizes(run: Path) -> None:
+    content = json.loads((run / "clients.json").read_text())
+    (run / "clients.json").write_text(json.dumps({**content, "sizes": {"train": [1]}}))
+
+
+def _stranger(run: Path) -> None:
+    table = pq.read_table(run / "records.parquet").slice(0, 1)
+    client = pa.array([99], pa.int32())
+    pq.write_table(table.set_column(2, "client", client), run / "records.parquet")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: (run / "records.parquet").write_bytes(b"PAR1 half"), "can't read the records"),
+        (lambda run: (run / "status.json").write_text('{"format": 1, "name": "x", "rounds": "many"}'), "status.json"),
+        (lambda run: (run / "status.json").write_text('{"format": 99}'), "format 99"),
+        (lambda run: (run / "status.json").write_text('{"state"'), "not valid JSON"),
+        (lambda run: (run / "clients.json").write_text("{}"), "clients.json: fingerprint"),
+        (lambda run: (run / "clients.json").unlink(), "no readable clients.json"),
+        (lambda run: (run / "config.toml").write_text("= 1"), "not valid TOML"),
+        (lambda run: (run / "config.toml").write_bytes(b"\xff\xfe"), "config.toml"),
+        (_drop_sizes, "sizes.train has 1 entries for 10 clients"),
+        (_stranger, "client 99"),
+    ],
+)
+def test_a_spoilt_folder_is_a_problem_and_the_others_are_read(tmp_path: Path, spoil: object, said: str) -> None:
+    bad, good = write_run(tmp_path / "bad"), write_run(tmp_path / "good")
+    assert callable(spoil)
+    spoil(bad)
+    runs, problems = read_all([tmp_path])
+    assert [run.path for run in runs] == [good]
+    assert len(problems) == 1
+    assert said in str(problems[0])
+    assert "bad" in str(problems[0])
+
+
+def test_a_run_is_read_as_it_was_recorded(tmp_path: Path) -> None:
+    values = [0.1, 0.5, 0.9]
+    run = read_run(write_run(tmp_path / "r", name="x, seed 3", seed=3, num_clients=3, rounds=4, eval_every=2,
+                             accuracy=values))  # fmt: skip
+    assert (run.label, run.seed, run.total_rounds, run.personal) == ("x", 3, 4, False)
+    assert run.measured["test/accuracy"].rounds.tolist() == [2, 4]
+    np.testing.assert_allclose(run.measured["test/accuracy"].last, values)
+    np.testing.assert_allclose(run.measured["test/loss"].values[0], 2 - np.array(values) / 2)
+    assert run.rounds["weight"].values.shape == (4, 3)
+    np.testing.assert_allclose(run.rounds["weight"].values.sum(axis=1), 1)
+
+
+def test_personal_models_take_the_place_of_the_global_one(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "r", personal=True))
+    assert run.personal
+    assert set(run.measured) == {"test/accuracy", "test/loss"}
+
+
+def test_a_run_that_goes_on_is_read(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "r", state="running", rounds=10, eval_every=1))
+    assert run.status.state == "running"
+    assert run.measured["test/accuracy"].rounds.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_series_are_thinned_without_losing_their_end() -> None:
+    series = Series(np.arange(1, 101), np.arange(200.0).reshape(100, 2))
+    picked = series.picked(7)
+    assert picked.thinned
+    assert len(picked.rounds) == 7
+    assert picked.rounds[-1] == 100
+    averaged = series.averaged(10)
+    assert averaged.rounds.tolist() == list(range(1, 101, 10))
+    np.testing.assert_allclose(averaged.values.mean(axis=0), series.values.mean(axis=0))
+    assert series.picked(100) is series
+    absent = Series(np.arange(4), np.array([[np.nan], [1.0], [np.nan], [np.nan]])).averaged(2)
+    assert absent.values[0, 0] == 1
+    assert np.isnan(absent.values[1, 0])
+
+
+def test_seeds_of_one_setting_are_one_group(tmp_path: Path) -> None:
+    for seed in (1, 0):
+        write_run(tmp_path / f"p{seed}", name=f"propfair, seed {seed}", algorithm="propfair", seed=seed)
+    write_run(tmp_path / "f", name="fedavg", started="2025-01-01T00:00:00+00:00")
+    write_run(tmp_path / "other", name="fedavg", num_clients=5)
+    runs, _ = read_all([tmp_path])
+    first, second = sort_runs(runs)
+    assert [group.label for group in first.groups] == ["fedavg", "propfair"]  # by start
+    assert [run.seed for run in first.groups[1].runs] == [0, 1]
+    assert first.differing == ["algorithm.name"]
+    assert len(second.clients.names) == 5
+
+
+def test_the_same_seed_twice_is_no_second_seed(tmp_path: Path) -> None:
+    write_run(tmp_path / "monday" / "r")
+    write_run(tmp_path / "friday" / "r")
+    runs, _ = read_all([tmp_path])
+    (trial,) = sort_runs(runs)
+    assert sorted(group.label for group in trial.groups) == ["fedavg (friday)", "fedavg (monday)"]
+
+
+def test_labels_tell_settings_apart(tmp_path: Path) -> None:
+    for number, M in enumerate((2, 3, 3)):
+        write_run(tmp_path / f"r{number}", name="propfair", algorithm="propfair", settings=f"M = {M}")
+    runs, _ = read_all([tmp_path])
+    labels = [group.label for group in sort_runs(runs)[0].groups]
+    assert labels[0] == "propfair (algorithm.M=2)"
+    assert len(set(labels)) == 3
+
+
+def test_a_run_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    (run / "status.json").write_text('{"format": 2}')
+    with pytest.raises(DataError, match="format 2"):
+        read_run(run)
