@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-all lint docs bench constraints clean help
+.PHONY: demo test test-all lint browser docs bench constraints clean help
 
 help:
 	@echo "make demo      compare fair algorithms on real data, with a table, a picture and a report"
@@ -28,14 +28,20 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -m 'not slow'
 
-test-all: lint
+test-all: lint browser
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+browser:
+	@scripts/install-browser
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict
 
 # After a change of dependencies: write down what is installed now, without build tags such as +cpu.
 constraints: $(INSTALLED)

@@ -1,0 +1,48 @@
+"""`propfair report`, `figure` and `compare`, as typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.report.builders import write_run
+
+
+def propfair(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "propfair", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_report_and_figure(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", name="a", algorithm="a")
+    write_run(tmp_path / "runs" / "b", name="b", algorithm="b")
+    done = propfair("report", "runs", "gone", "-o", "out/page.html", "--title", "My & yours", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "report: out/page.html (2 runs)\n"
+    assert done.stderr == "warning: gone: there is no such folder\n"
+    assert "<title>My &amp; yours</title>" in (tmp_path / "out" / "page.html").read_text()
+    done = propfair("figure", "certificate", "runs", "-o", "pf.svg", cwd=tmp_path)
+    assert done.stdout == "figure: pf.svg\n", done.stderr
+    assert (tmp_path / "pf.svg").read_text().startswith("<?xml")
+
+
+def test_a_report_on_nothing_is_written_and_fails(tmp_path: Path) -> None:
+    done = propfair("report", "gone", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no such folder" in done.stderr
+    assert "there is no such folder" in (tmp_path / "report.html").read_text()
+
+
+def test_compare_ends_with_its_report(tmp_path: Path) -> None:
+    done = propfair(
+        "compare", "fedavg", "propfair", "data.num_clients=4", "schedule.rounds=2", "model=logistic", "-o", "both",
+        "--format", "json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["report"] == "both/report.html"
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert '"label":"propfair"' in page
