@@ -244,8 +244,8 @@ def test_worker_processes(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
     (final,) = (tmp_path / "final").iterdir()
     assert RunFolder.open(final).environment["threads"] == 1
-    with pytest.raises(ConfigError, match="at least 1"):
-        run_sweep(plan, Place.at(tmp_path), workers=0)
+    with pytest.raises(ConfigError, match="at least 0"):
+        run_sweep(plan, Place.at(tmp_path), workers=-1)
 
 
 def test_tables_escape_what_they_must() -> None:

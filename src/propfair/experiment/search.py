@@ -56,6 +56,7 @@ class Search(BaseModel):
     trials: int | None = Field(default=None, ge=1)  # for each algorithm, with TPE
     pruning: bool = False  # stop trials that are below the median of the others at the same round
     seed: int = Field(default=0, ge=0)  # of the runs that are compared
+    rounds: int | None = Field(default=None, ge=1)  # of these runs; None: as many as the final ones
 
 
 class SweepFile(BaseModel):
@@ -127,7 +128,8 @@ class Sweep:
     def trial_config(self, entrant: Entrant, point: Mapping[str, Any]) -> RunConfig:
         """The run of one trial; the test split is not looked at, unless trials are compared there."""
         looks = {"schedule.eval_splits": [self.split], "schedule.final_splits": [], "seed": self.search.seed}
-        return self._config(entrant, point, looks)
+        rounds = {} if self.search.rounds is None else {"schedule.rounds": self.search.rounds}
+        return self._config(entrant, point, {**looks, **rounds})
 
     def final_config(self, entrant: Entrant, point: Mapping[str, Any], seed: int) -> RunConfig:
         """A run of the winner, which is measured on the test split once, at the end."""
@@ -207,7 +209,7 @@ def make_sweep(written: SweepFile, overrides: Iterable[str] = ()) -> Sweep:
 
 def make_content(run: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """The [run] section with overrides applied, spelled out."""
-    config = make_config(run, overrides)
+    config = make_config({"engine": "inprocess", **run}, overrides)  # a worker is one process
     return {key: value for key, value in config.model_dump(mode="json").items() if value is not None}
 
 

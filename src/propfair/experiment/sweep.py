@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from propfair.engines.inprocess import torch_threads
 from propfair.errors import ConfigError
 from propfair.experiment.claims import Board, Claim, Standing, open_storage, open_study
 from propfair.experiment.config import RunConfig
@@ -204,6 +205,11 @@ class Studies:
             if standing.state == "failed" and standing.trial is not None
         ]
 
+    def final_folder(self, winner: Winner, seed: int) -> Path:
+        """Where the run of a winner with this seed is, or will be."""
+        config = self.sweep.final_config(winner.entrant, winner.point, seed)
+        return self.place.out / "final" / slug(f"{winner.entrant.label}-seed{seed}-{_hash(config)}")
+
     def outcomes(self) -> list[Outcome]:
         """The results on the test split, once all final runs have ended."""
         winners, seeds = self.winners(), self.sweep.seeds
@@ -303,7 +309,7 @@ class Worker:
         claim.trial.set_user_attr("label", winner.entrant.label)
         claim.trial.set_user_attr("seed", seed)
         name = f"{winner.entrant.label}, seed {seed}"
-        folder = self.place.out / "final" / slug(f"{winner.entrant.label}-seed{seed}-{_hash(config)}")
+        folder = self._studies.final_folder(winner, seed)
         saved = self._run(claim, config, folder, name, self._watch)
         if saved is not None:
             result = {
@@ -371,11 +377,16 @@ def run_sweep(
 ) -> Studies:
     """Run a sweep on `workers` processes with `threads` torch threads each; `show` gets the table about twice a second.
 
-    Raises KeyboardInterrupt when it was stopped; the same call goes on.
+    No workers: everything runs in this process. Raises KeyboardInterrupt when it was stopped; the same call goes on.
     """
-    if workers < 1 or threads < 1:
-        raise ConfigError(f"workers and threads must be at least 1; got workers={workers}, threads={threads}")
+    if workers < 0 or threads < 1:
+        raise ConfigError(f"workers must be at least 0 and threads 1; got workers={workers}, threads={threads}")
     studies = Studies(sweep, place)
+    if workers == 0:
+        with torch_threads(threads):
+            Worker(sweep, place, deadline=time.monotonic() + 60 * minutes).work()
+        show(studies.rows())
+        return studies
     context = multiprocessing.get_context("spawn")
     arguments = [(sweep, place, number, threads, minutes, os.getpid()) for number in range(workers)]
     processes: list[BaseProcess] = [context.Process(target=_work, args=one, daemon=True) for one in arguments]

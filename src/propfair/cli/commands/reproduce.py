@@ -1,0 +1,134 @@
+"""`propfair reproduce`: the tables and figures of the paper, redone."""
+
+import contextlib
+import enum
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from propfair.cli.app import app
+from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
+
+if TYPE_CHECKING:
+    from propfair.experiment.run import Watch
+    from propfair.experiment.search import Sweep
+    from propfair.experiment.sweep import Row
+
+
+class Scale(enum.StrEnum):
+    """How large."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="LIST|NAME", help="A table or figure; [cyan]list[/cyan] shows all.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the preset's.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        Scale, typer.Option("--scale", help="smoke: seconds, no numbers; small: real data, reduced; paper: all of it.")
+    ] = Scale.small,
+    out: Out = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", help="Worker processes; 0: no other than this.", show_default=False)
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", help="Torch threads of each worker.")] = 1,
+    published: Annotated[bool, typer.Option("--published", help="Take the paper's best values, search none.")] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Algorithms, such as fedavg,propfair.", show_default=False)
+    ] = None,
+    experiments: Annotated[
+        str | None, typer.Option("--data", help="Data sets, such as cifar10,shakespeare.", show_default=False)
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds, such as 0,1,2.", show_default=False)] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="Start no run after so many minutes.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run, and for how long.")] = False,
+    device: Device = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    output: OutputFormat = Format.table,
+) -> None:  # fmt: skip
+    """Redo a table or figure of the paper, and show its numbers beside ours.
+
+    Stopped or killed, the same command goes on. Tables and figures share their runs in [cyan]--out[/cyan].
+    """
+    from propfair.cli.display import print_json, print_table
+    from propfair.experiment.names import RUNS
+    from propfair.experiment.presets import load_preset, preset_names
+    from propfair.experiment.reproduce import NotCompleteError, Settings, plan, said_estimate
+    from propfair.experiment.reproduce import reproduce as redo
+    from propfair.report.reproduction import long_table, write_reproduction
+
+    if name.lower() == "list":
+        listed = {one: load_preset(one).title for one in preset_names()}
+        if output == Format.json:
+            print_json(listed)
+        else:
+            print_table("Tables and figures", ["name", "what it is"], [[*pair] for pair in listed.items()])
+        return
+    settings = Settings(
+        scale=scale.value,
+        out=out or RUNS / "reproduce" / scale.value,
+        workers=(0 if scale == Scale.smoke else 2) if workers is None else workers,
+        threads=threads,
+        published=published,
+        only=tuple(only.split(",")) if only else (),
+        experiments=tuple(experiments.split(",")) if experiments else (),
+        seeds=tuple(seed_list(seeds)) if seeds else (),
+        overrides=tuple(gathered(overrides, device=device, data_dir=data_dir)),
+        minutes=math.inf if minutes is None else minutes,
+    )
+    if dry_run:
+        for experiment, sweep, found in plan(name, settings):
+            algorithms = ", ".join(entrant.label for entrant in sweep.entrants)
+            typer.echo(f"{experiment.title}: {experiment.note(settings.scale)}\n  {algorithms}")
+            typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found, settings)}")
+        return
+    try:
+        redone = redo(name, settings, _Screen(settings.workers, quiet=quiet or output == Format.json))
+    except NotCompleteError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    written = [path for one in redone for path in write_reproduction(one, settings.out)]
+    if output == Format.json:
+        print_json({"reproduced": [one.as_dict() for one in redone], "files": [str(path) for path in written]})
+        return
+    for one in redone:
+        if one.numbers:
+            table = long_table(one)
+            print_table(table.title, table.columns, table.rows, caption="\n".join(table.notes))
+    for path in written:
+        typer.echo(f"written: {path}")
+
+
+class _Screen:
+    """Progress on standard error."""
+
+    def __init__(self, workers: int, *, quiet: bool) -> None:
+        self._workers, self._quiet = workers, quiet
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            typer.echo(text, err=True)
+
+    @contextlib.contextmanager
+    def table(self, sweep: "Sweep") -> Iterator[Callable[[list["Row"]], None]]:
+        from propfair.cli.sweep_text import live_table
+
+        with live_table(sweep, max(1, self._workers), quiet=self._quiet) as show:
+            yield show
+
+    def run(self, title: str, rounds: int) -> "AbstractContextManager[Watch]":
+        from propfair.cli.display import progress
+
+        return progress(title, rounds, quiet=self._quiet)

@@ -1,0 +1,52 @@
+"""Mean against the worst-off, a panel for each data set: the paper's figure 5, with its points beside ours."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from propfair.errors import MissingExtraError
+from propfair.experiment.files import replacing
+from propfair.report.picture import COLOURS, SHAPES
+
+Point = tuple[float, float]  # mean, worst 10 %
+
+
+def draw_scatter(panels: Mapping[str, Mapping[str, tuple[Point, Point]]], path: Path, title: str) -> None:
+    """Write a picture (PNG, PDF or SVG, by the ending).
+
+    Args:
+        panels: by data set and algorithm, our point and the paper's.
+        path: the file.
+        title: above it all.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing", "plot") from None
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.6 * columns, 0.9 + 3.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel in grid[len(panels) :]:
+        panel.remove()
+    labels = list(dict.fromkeys(label for points in panels.values() for label in points))
+    for panel, (name, points) in zip(grid, panels.items(), strict=False):
+        for label, (ours, paper) in points.items():
+            position = labels.index(label)
+            style = {"color": COLOURS[position % len(COLOURS)], "marker": SHAPES[position % len(SHAPES)], "s": 60}
+            panel.scatter(*ours, label=label, zorder=3, **style)
+            panel.scatter(*paper, zorder=2, alpha=0.9, **{**style, "facecolors": "none"}, linewidths=1.3)
+        panel.set_title(f"{name} (hollow: the paper)", fontsize=10)
+        panel.set(xlabel="mean over clients, %", ylabel="worst 10 % of clients, %")
+        panel.grid(alpha=0.3)
+        panel.margins(0.12)
+        panel.spines[["top", "right"]].set_visible(False)
+    handles = {
+        label: handle
+        for panel in grid[: len(panels)]
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, frameon=False)
+    figure.suptitle(title, fontsize=12)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
