@@ -34,7 +34,8 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str
     clients.vlines(place, means.min(0), means.max(0), color="#cccccc", linewidth=1.5, zorder=1)
     for position, (label, values) in enumerate(accuracies.items()):
         style = {"color": COLOURS[position % len(COLOURS)], "marker": SHAPES[position % len(SHAPES)]}
-        clients.scatter(place, means[position], s=34, label=label, zorder=3, alpha=0.9, **style)
+        shift = (position - (len(accuracies) - 1) / 2) * 0.6 / len(accuracies)  # so that equal values stay apart
+        clients.scatter(place + shift, means[position], s=26, label=label, zorder=3, alpha=0.9, **style)
         mean, worst = 100 * values.mean(1), np.array([100 * worst_fraction(row, 0.1) for row in values])
         trade.errorbar(mean.mean(), worst.mean(), xerr=mean.std(), yerr=worst.std(), markersize=9, capsize=3, **style)
     clients.set(xlabel=f"clients, worst-off under {first} first", ylabel="test accuracy, %", ylim=(None, 102))
