@@ -11,7 +11,7 @@ from benchmarks.report import BASE, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS
 
 DOCS = harness.ROOT / "docs"
-PEERS = {"flower": "flwr"}  # contestant -> the package it needs
+PEERS = {"flower": "flwr", "pfl": "pfl"}  # contestant -> the package it needs
 
 
 def arguments() -> argparse.Namespace:

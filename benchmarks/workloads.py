@@ -38,6 +38,7 @@ class Workload:
     num_classes: int
     symbols: int = 0
     tilt: float = 0.0
+    spec: str = ""
 
     def build_model(self) -> nn.Module:
         """The network, the same for everyone."""
@@ -105,7 +106,7 @@ def find(name: str) -> Workload:
     `small` stands for little data, `examples` for the size of every client, `hidden` for a network of that width.
     """
     base, _, changes = name.partition("@")
-    workload = WORKLOADS[base]
+    workload = replace(WORKLOADS[base], spec=name)
     for change in filter(None, changes.split(",")):
         field, _, value = change.partition("=")
         match field:
