@@ -21,7 +21,7 @@ SETTINGS = (
     "schedule.eval_every=3",
     "schedule.checkpoint_every=2",
 )
-FILES = ("records.parquet", "rounds.parquet", "model.safetensors")
+FILES = ("records.parquet", "rounds.parquet", "model.safetensors", "metrics.csv")
 
 
 def tiny(*overrides: str, rounds: int) -> RunConfig:

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import enum
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,12 @@ DataDir = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Decides all randomness of the run.", show_default=False)]
 
 
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Also log to tensorboard, mlflow or wandb (offline).", show_default=False),
+]
+
+
 def seed_list(text: str) -> list[int]:
     """0,1,2 as numbers."""
     try:
@@ -47,8 +54,14 @@ def seed_list(text: str) -> list[int]:
 
 
 def gathered(
-    overrides: list[str] | None, *, device: str | None = None, data_dir: Path | None = None, seed: int | None = None
+    overrides: list[str] | None,
+    *,
+    device: str | None = None,
+    data_dir: Path | None = None,
+    seed: int | None = None,
+    log: list[str] | None = None,
 ) -> list[str]:
     """The named options as settings; they win over KEY=VALUE."""
-    named = {"device": device, "data.folder": data_dir, "seed": seed}
+    logs = json.dumps(log) if log else None
+    named = {"device": device, "data.folder": data_dir, "seed": seed, "log": logs}
     return [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]

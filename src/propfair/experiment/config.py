@@ -14,6 +14,7 @@ from propfair.client import LocalTraining
 from propfair.data.base import SOURCES, Source
 from propfair.engines.base import ENGINES, Engine
 from propfair.errors import ConfigError, unknown
+from propfair.experiment.loggers import LOGGERS, Logger
 from propfair.experiment.training import Schedule
 from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.partition import PARTITIONERS, Partitioner
@@ -68,11 +69,13 @@ class RunConfig(BaseModel):
     server: Rounds = Rounds()
     engine: Part = Part()
     schedule: Schedule = Schedule()
+    log: tuple[str, ...] = ()  # "tensorboard", "mlflow:experiment=mine", "wandb": see `propfair.experiment.loggers`
 
     @model_validator(mode="after")
     def _parts_can_be_made(self) -> Self:
         """Build every part once, so that a wrong name or option shows before any data is read."""
         self.to_toml()
+        self.make_loggers()
         if self.init == "independent" and self.start is not None:
             raise ConfigError("init='independent' draws new models, and start continues from one: choose one of them")
         return self
@@ -82,6 +85,15 @@ class RunConfig(BaseModel):
 
     def make_engine(self) -> Engine:
         return ENGINES.make(self.engine.name or DEFAULT_ENGINE, self.engine.options)
+
+    def make_loggers(self) -> list[Logger]:
+        """What the numbers of each round go to, beside the CSV file; options are written NAME:KEY=VALUE,..."""
+        loggers = []
+        for text in self.log:
+            name, _, rest = text.partition(":")
+            options = dict(parse_override(pair) for pair in rest.split(",") if pair)
+            loggers.append(LOGGERS.make(name, options))
+        return loggers
 
     def make_source(self) -> Source:
         """The data set; one that draws its examples takes the seed of the data section."""

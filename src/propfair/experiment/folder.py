@@ -7,6 +7,7 @@ status.json            state (running, finished, interrupted, failed), rounds do
 start.safetensors      the model it started from, if that was another run's
 records.parquet        run, round, client, split, metric, value
 rounds.parquet         run, round, metric, value
+metrics.csv            round, name, value: statistics over clients for other tools
 model.safetensors      the model reached
 checkpoints/           until the run is finished: parts of the records, and all that a resume needs
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from propfair.experiment.config import RunConfig, make_config
 from propfair.experiment.environment import describe_environment, with_resume
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.initial import Initial
+from propfair.experiment.loggers import About, Logger, Sinks, flat, open_sinks
 from propfair.experiment.names import short_name
 from propfair.experiment.partition import load_partition
 from propfair.experiment.records import Records, count_dropped, last_evaluations
@@ -80,7 +81,7 @@ def run(
     return execute(
         module, work, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
         name=name or (out.name if out else str(work.algorithm)), out=out, force=force,
-        config_text=config.to_toml(), start=start, lean=config.lean, watch=watch,
+        config_text=config.to_toml(), start=start, lean=config.lean, loggers=config.make_loggers(), watch=watch,
     )  # fmt: skip
 
 
@@ -119,13 +120,15 @@ def execute(
     config_text: str = "",
     start: Start | None = None,
     lean: bool = True,
+    loggers: Sequence[Logger] = (),
     watch: Watch = lambda _: None,
 ) -> Result:
     """Train and, with `out`, write the run folder."""
     rounds.cohort_size(work.federation.num_clients)
     check_workload(module, work)
-    folder = None
+    folder = sinks = None
     if out is not None:
+        sinks = open_sinks(loggers, About(name, out, flat(tomllib.loads(config_text))))
         environment = describe_environment(work.seed, engine.name)
         folder = RunFolder.create(
             out, name=name, config=config_text, force=force, clients=describe_clients(work.federation),
@@ -133,8 +136,9 @@ def execute(
             start=None if start is None else start.model,
         )  # fmt: skip
     return _train(
-        module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, lean=lean, watch=watch
-    )
+        module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, lean=lean, sinks=sinks,
+        watch=watch,
+    )  # fmt: skip
 
 
 def resume(
@@ -178,6 +182,7 @@ def resume(
         return _train(
             module, work, folder, engine=_same_engine(config.make_engine(), environment), rounds=config.server,
             schedule=config.schedule, name=status["name"], lean=config.lean, watch=watch,
+            sinks=open_sinks(config.make_loggers(), About(status["name"], path, flat(tomllib.loads(config.to_toml())))),
         )  # fmt: skip
 
 
@@ -200,12 +205,12 @@ def saved_config(folder: RunFolder) -> RunConfig:
 
 def _train(
     module: nn.Module, work: Workload, folder: RunFolder | None, *,
-    engine: Engine, rounds: Rounds, schedule: Schedule, name: str, lean: bool, watch: Watch,
+    engine: Engine, rounds: Rounds, schedule: Schedule, name: str, lean: bool, sinks: Sinks | None, watch: Watch,
 ) -> Result:  # fmt: skip
     with folder.in_use() if folder else contextlib.nullcontext(), _disk_errors(folder):
         trained = fit(
             module, work, engine=engine, rounds=rounds, schedule=schedule, name=name, folder=folder, lean=lean,
-            watch=watch,
+            sinks=sinks, watch=watch,
         )  # fmt: skip
         if folder is not None:
             folder.save_model(trained.model)

@@ -1,5 +1,6 @@
 """Runs the rounds of one training: evaluates, records, checkpoints, and stops cleanly."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from propfair.errors import ConfigError, DataError, PropFairWarning, TrainingErr
 from propfair.evaluation import Evaluation
 from propfair.experiment.folder import Checkpoint, RunFolder
 from propfair.experiment.interrupt import stop_on_signal
+from propfair.experiment.loggers import Sink, Sinks, evaluation_values
 from propfair.experiment.records import Records, count_dropped, last_evaluations
 from propfair.federation import SPLITS, Federation, Split
 from propfair.params import FlatModel
@@ -86,6 +88,7 @@ def fit(
     name: str = "run",
     folder: RunFolder | None = None,
     lean: bool = True,
+    sinks: Sink | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Trained:
     """Train, from the newest checkpoint of `folder` if it has one.
@@ -103,6 +106,8 @@ def fit(
         session.num_rounds = schedule.rounds - server.round
         clock = Clock(trained.seconds)
         saved = server.round
+        sinks = sinks or Sinks({})
+        sinks.begin(server.round)
         try:
             while server.round < schedule.rounds and not stop:
                 outcome = server.run_round()
@@ -113,8 +118,10 @@ def fit(
                 trained.num_dropped += len(outcome.dropped)
                 last = server.round == schedule.rounds
                 due = last or server.round % schedule.eval_every == 0
+                values = {f"round/{key}": value for key, value in outcome.diagnostics.items()}
                 if due:
-                    _evaluate(server, session, schedule, trained)
+                    values |= _evaluate(server, session, schedule, trained)
+                sinks.log(server.round, {key: value for key, value in values.items() if math.isfinite(value)})
                 if folder is not None and (
                     last or stop or server.round % schedule.checkpoint_every == 0 or clock.lap() > _CHECKPOINT_SECONDS
                 ):
@@ -130,6 +137,7 @@ def fit(
         trained.rounds, trained.seconds, trained.notes = server.round, clock.total(), session.notes
         if folder is not None and saved < server.round:
             save(server, session, folder, trained.records, trained.seconds)
+        sinks.end(trained.state)
         trained.model = trimmed.export(model.state_dict(server.released, server.buffers))
     return trained
 
@@ -247,7 +255,9 @@ def split_sizes(federation: Federation) -> dict[str, list[int]]:
     return {split: federation.split(split).lengths.tolist() for split in SPLITS}
 
 
-def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Trained) -> None:
+def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Trained) -> dict[str, float]:
+    """Measure all clients; the statistics by name."""
+    values: dict[str, float] = {}
     federation = session.work.federation
     everyone = range(federation.num_clients)
     due = (*schedule.eval_splits, *(schedule.final_splits if server.round == schedule.rounds else ()))
@@ -257,6 +267,9 @@ def _evaluate(server: Server, session: Session, schedule: Schedule, trained: Tra
         evaluation = session.evaluate(server.released, server.buffers, split, everyone)
         trained.evaluations[split] = evaluation
         trained.records.add_evaluation(server.round, split, evaluation)
+        values |= evaluation_values(split, evaluation)
         if session.work.algorithm.personal is not None:
             trained.personal[split] = session.evaluate_personal(split, everyone)
             trained.records.add_evaluation(server.round, split, trained.personal[split], "personal_")
+            values |= evaluation_values(split, trained.personal[split], "personal_")
+    return values

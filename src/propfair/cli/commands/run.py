@@ -12,6 +12,7 @@ from propfair.cli.options import (
     Device,
     Force,
     Format,
+    Log,
     Out,
     OutputFormat,
     Overrides,
@@ -37,6 +38,7 @@ def run(
     seed: Seed = None,
     device: Device = None,
     data_dir: DataDir = None,
+    log: Log = None,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
@@ -48,7 +50,7 @@ def run(
     from propfair.experiment.config import load_config
     from propfair.experiment.finetune import config_from
 
-    given = gathered(overrides, device=device, data_dir=data_dir, seed=seed)
+    given = gathered(overrides, device=device, data_dir=data_dir, seed=seed, log=log)
     settings = load_config(config, given) if start is None else config_from(start, config, given)
     folder = out or names.run_folder(settings)
     title = str(settings.make_algorithm())
