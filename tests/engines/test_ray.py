@@ -271,6 +271,8 @@ def test_a_missing_or_old_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 from tests.engines.test_ray import FedAvg, Ray, train, workload
 import ray, propfair.server
 run_round = propfair.server.Server.run_round
