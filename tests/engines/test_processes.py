@@ -185,6 +185,8 @@ def test_nothing_is_left_after_closing() -> None:
 
 
 SCRIPT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 import sys, time
 {imports}
 from propfair.engines.processes import Processes
