@@ -2,11 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -79,6 +81,12 @@ class LocalTraining:
             return self.epochs * -(-num_examples // self.batch_size)
         return self.steps if isinstance(self.steps, int) else self.steps[client]
 
+    def steps_of(self, clients: Sequence[ClientId], num_examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`num_steps` of several clients."""
+        if self.steps is None:
+            return self.epochs * -(-num_examples // self.batch_size)
+        return np.full(len(clients), self.steps) if isinstance(self.steps, int) else np.array(self.steps)[list(clients)]
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -126,8 +134,8 @@ def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tenso
     index = work.federation.train[client]
     left = work.local.num_steps(client, len(index))
     for epoch in itertools.count():
-        order = shuffles(work.seed, round_, epoch, [client], torch.tensor([len(index)]))
-        batches = torch.split(index[order], work.local.batch_size)[:left]
+        (order,) = shuffles(work.seed, round_, epoch, [client], np.array([len(index)]))
+        batches = torch.split(index[torch.from_numpy(order)], work.local.batch_size)[:left]
         yield from batches
         left -= len(batches)
         if left == 0:

@@ -1,13 +1,12 @@
 """All randomness is a pure function of (seed, what for, round, client). The global generators are never used up."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 Purpose = Literal["init", "cohort", "batches", "model", "partition", "split", "bootstrap"]
 _PURPOSES: dict[Purpose, int] = {
@@ -26,24 +25,23 @@ def generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, purpose, *key))
 
 
-def shuffles(seed: int, round_: int, epoch: int, clients: Sequence[int], lengths: Tensor) -> Tensor:
-    """For each client a random order of its `lengths` [K] items, end to end: [sum of lengths].
+def shuffles(seed: int, round_: int, epoch: int, clients: ArrayLike, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each client a random order of its `lengths` [K] items, [K, longest]: row k, up to its own length.
 
     Each order is a pure function of (seed, round, epoch, client): the items are sorted by the numbers of a SplitMix64
-    stream. A cohort is shuffled in one sort, which takes a hundredth of the time of a generator for each client.
+    stream. A cohort is shuffled in one go, which takes a hundredth of the time of a generator for each client.
 
-    >>> together = shuffles(0, 1, 0, [3, 5], torch.tensor([4, 3]))
-    >>> torch.equal(together[4:], shuffles(0, 1, 0, [5], torch.tensor([3])))
+    >>> together = shuffles(0, 1, 0, [3, 5], np.array([4, 3]))
+    >>> together[1, :3].tolist() == shuffles(0, 1, 0, [5], np.array([3]))[0].tolist()
     True
     """
-    sizes = lengths.numpy()
-    owner = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
-    item = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    streams = _mix(np.asarray(clients, dtype=np.uint64) * _GOLDEN + np.uint64(derive(seed, "batches", round_, epoch)))
-    numbers = _mix(streams[owner] + item.astype(np.uint64) * _GOLDEN)
-    keys = (owner << np.uint64(44)) | (numbers >> np.uint64(20))
-    order = torch.sort(torch.from_numpy(keys.view(np.int64)), stable=True).indices
-    return torch.from_numpy(item)[order]
+    item = np.arange(lengths.max(), dtype=np.uint64)
+    streams = np.asarray(clients, dtype=np.uint64)[:, None] * _GOLDEN + np.uint64(
+        derive(seed, "batches", round_, epoch)
+    )
+    keys = (_mix(_mix(streams) + item * _GOLDEN) >> np.uint64(1)).view(np.int64)
+    keys[item >= lengths[:, None]] = np.iinfo(np.int64).max
+    return keys.argsort(axis=1, kind="stable")
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -168,10 +168,9 @@ class Aggregator:
     def _cohort(self, number: int, clients: tuple[ClientId, ...], loss: Tensor) -> Cohort:
         sizes = self.work.federation.train.lengths[list(clients)]
         local = self.work.local
-        steps = [local.num_steps(c, size) for c, size in zip(clients, sizes.tolist(), strict=True)]
         return Cohort(
             round=number, clients=clients, share=as_floats(sizes / sizes.sum(dtype=torch.float64)),
-            num_steps=as_floats([float(s) for s in steps]), lr=local.lr, loss=loss,
+            num_steps=as_floats(torch.from_numpy(local.steps_of(clients, sizes.numpy()))), lr=local.lr, loss=loss,
         )  # fmt: skip
 
     def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:

@@ -236,8 +236,9 @@ def test_what_cannot_be_batched_runs_client_by_client_and_says_why(
 def test_stacked_batches_are_the_batches_of_each_client(steps: Any, batch_size: int) -> None:
     work = scenes.workload(steps=steps, batch_size=batch_size, epochs=2)
     clients = [7, 2, 3, 11]
-    lengths = work.federation.train.lengths[clients]
-    num_steps = torch.tensor([work.local.num_steps(c, n) for c, n in zip(clients, lengths.tolist(), strict=True)])
+    lengths = work.federation.train.lengths[clients].numpy()
+    num_steps = work.local.steps_of(clients, lengths)
+    assert num_steps.tolist() == [work.local.num_steps(c, int(n)) for c, n in zip(clients, lengths, strict=True)]
     index, counts = stacked_batches(work, 4, clients, lengths, num_steps)
     for k, client in enumerate(clients):
         batches = list(batch_order(work, 4, client))

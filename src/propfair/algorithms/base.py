@@ -156,9 +156,13 @@ class Algorithm:
         """phi: what the client differentiates instead of the batch loss. Elementwise, no data-dependent branches."""
         return batch_loss
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
-        """Numbers for the record from all batch losses [S] that a client saw in the round."""
+    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:  # noqa: ARG002
+        """Numbers for the record from batch losses that clients saw in training. Elementwise, as `objective`."""
         return {}
+
+    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
+        """The means of what `watch` gives for all batch losses [S] that a client saw in the round."""
+        return {name: float(values.mean()) for name, values in self.watch(batch_losses, order).items()}
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         """For rules that need NORMS: the weights up to one common factor, known before the updates arrive.

@@ -50,8 +50,8 @@ class Over(Algorithm):
     def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
         return self.inner.objective(batch_loss, order)
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
-        return self.inner.observe(batch_losses, order)
+    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
+        return self.inner.watch(batch_loss, order)
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         return self.inner.prior(cohort, state)

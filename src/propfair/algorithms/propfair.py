@@ -74,11 +74,11 @@ class PropFair(Algorithm):
     def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
         return negative_utility(batch_loss, self._baseline(order), self.epsilon, self.variant, self.fairness)
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
+    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
         M = self._baseline(order)
         return {
-            "past_threshold": float((batch_losses > M - self.epsilon).float().mean()),
-            "slope": float(slope(batch_losses, M, self.epsilon, self.variant, self.fairness).mean()),
+            "past_threshold": (batch_loss > M - self.epsilon).float(),
+            "slope": slope(batch_loss, M, self.epsilon, self.variant, self.fairness),
         }
 
     def _baseline(self, order: Order) -> float:

@@ -101,7 +101,7 @@ class ArrayExamples(Examples):
         return len(self.y)
 
     def inputs(self, index: Tensor) -> Tensor:
-        batch = self.x[index]
+        batch = self.x.index_select(0, index)  # many times faster than x[index] for short rows
         if batch.dtype == torch.uint8:
             batch = batch.to(torch.float32).div_(255)
         if self.mean is not None and self.std is not None:
@@ -110,7 +110,7 @@ class ArrayExamples(Examples):
         return batch
 
     def targets(self, index: Tensor) -> Tensor:
-        return self.y[index]
+        return self.y.index_select(0, index)
 
     @property
     def labels(self) -> Tensor:

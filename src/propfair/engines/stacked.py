@@ -4,7 +4,7 @@ Batches are padded to one length; `weight` [C, B] is 1 / (number of real example
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from propfair.algorithms.base import Algorithm, Order
-from propfair.client import LossFunction, cross_entropy
+from propfair.client import LossFunction, Tensors, cross_entropy
 from propfair.params import FlatModel
 
 CALLS_BEFORE_RECORDING = 25
@@ -42,26 +42,36 @@ class Goal:
         self._algorithm = algorithm
         self._transformed = transformed and kind.objective is not Algorithm.objective
         self._is_mean = kind.batch_loss is Algorithm.batch_loss
+        self._slope = Recorder(lambda *inputs: [grad(lambda *stacked: self._of(*stacked).sum())(*inputs)])
 
-    def __call__(self, losses: Tensor, weight: Tensor, lr_scale: Any, baseline: Any) -> tuple[Tensor, Tensor]:
-        """The goal and the batch loss of one client, from the losses [B] of its examples."""
-        batch_loss = self._algorithm.batch_loss(losses, weight)
-        return self._goal(batch_loss, lr_scale, baseline), batch_loss
+    def __call__(self, losses: Tensor, weight: Tensor, lr_scale: Tensor, baseline: Tensor) -> Tensor:
+        """The goal of one client from the losses [B] of its examples."""
+        return self._of(self._algorithm.batch_loss(losses, weight), lr_scale, baseline)
 
-    def pull(self, losses: Tensor, weight: Tensor, lr_scale: Tensor, baseline: Tensor) -> tuple[Tensor, Tensor]:
-        """From the losses [C, B] of stacked clients: the derivatives of the goals [C, B], and the batch losses [C]."""
-        if self._is_mean and not self._transformed:
-            return weight * lr_scale.unsqueeze(1), (losses * weight).sum(1)
-        with torch.enable_grad():
-            losses.requires_grad_()
-            mean = (losses * weight).sum(1) if self._is_mean else vmap(self._algorithm.batch_loss)(losses, weight)
-            (pull,) = torch.autograd.grad(self._goal(mean, lr_scale, baseline).sum(), losses)
-        return pull, mean.detach()
+    def batch_losses(self, losses: Tensor, weight: Tensor) -> Tensor:
+        """[..., B] -> [...]."""
+        if self._is_mean:
+            return (losses * weight).sum(-1)
+        flat: Tensor = vmap(self._algorithm.batch_loss)(losses.flatten(0, -2), weight.flatten(0, -2))
+        return flat.view(losses.shape[:-1])
 
-    def _goal(self, batch_loss: Tensor, lr_scale: Any, baseline: Any) -> Tensor:
+    def pull(self, losses: Tensor, batch: StackedBatch) -> Tensor:
+        """The derivatives of stacked clients' goals with respect to the losses of their examples, [C, B]."""
+        if not self._is_mean:
+            pull: Tensor = vmap(grad(self))(losses, *batch[2:])
+            return pull
+        slope = batch.lr_scale
+        if self._transformed:
+            mean = (losses * batch.weight).sum(1)
+            padding = (0, (1 << (len(mean) - 1).bit_length()) - len(mean))  # few shapes are ever recorded
+            (slope,) = self._slope(*(nn.functional.pad(values, padding) for values in (mean, *batch[3:])))
+            slope = slope[: len(mean)]
+        return batch.weight * slope.unsqueeze(1)
+
+    def _of(self, batch_loss: Tensor, lr_scale: Any, baseline: Any) -> Tensor:
         if self._transformed:
             batch_loss = self._algorithm.objective(batch_loss, Order(lr_scale, baseline))
-        goal: Tensor = lr_scale * batch_loss
+        goal: Tensor = batch_loss * lr_scale
         return goal
 
 
@@ -74,10 +84,13 @@ class Gradient(Protocol):
 
     fixed_shapes: bool
 
-    def __call__(self, params: Sequence[Tensor], batch: StackedBatch) -> tuple[Sequence[Tensor], Tensor]:
-        """A gradient for each of the stacked parameters, and the batch losses [C]."""
+    def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
+        """A gradient for each of the stacked parameters, and the losses of the examples [C, B]."""
 
-    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
+        """Take a plain step with the first `count` clients, in place; the losses of the examples."""
+
+    def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
         """Prepare for inputs of these shapes."""
 
 
@@ -121,7 +134,8 @@ class AnyModule:
         loss = quick_cross_entropy if loss is cross_entropy else loss
 
         def objective(params: Sequence[Tensor], x: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-            return goal(loss(functional_call(module, dict(zip(names, params, strict=True)), (x,)), y), *rest)
+            losses = loss(functional_call(module, dict(zip(names, params, strict=True)), (x,)), y)
+            return goal(losses, *rest), losses
 
         def gradient(*inputs: Tensor) -> list[Tensor]:
             params, batch = inputs[: len(names)], inputs[len(names) :]
@@ -130,11 +144,16 @@ class AnyModule:
 
         self._gradient = Recorder(gradient)
 
-    def __call__(self, params: Sequence[Tensor], batch: StackedBatch) -> tuple[Sequence[Tensor], Tensor]:
+    def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
         *gradients, losses = self._gradient(*params, *batch)
         return gradients, losses
 
-    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
+        gradients, losses = self(params, batch)
+        torch._foreach_add_(first(params, count), first(gradients, count), alpha=-lr)
+        return losses
+
+    def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
         self._gradient.record(*params, *batch)
 
 
@@ -146,31 +165,55 @@ class LinearLayers:
     def __init__(self, layers: list["Layer"], goal: Goal) -> None:
         self._layers, self._goal = layers, goal
 
-    def __call__(self, params: Sequence[Tensor], batch: StackedBatch) -> tuple[Sequence[Tensor], Tensor]:
+    def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
+        inputs, last, losses = self._forward(params, batch)
+        gradients: list[Tensor] = [last] * len(params)
+        for layer, given, back in self._backward(params, inputs, last):
+            gradients[layer.weight] = torch.bmm(back.mT, given)
+            if layer.bias is not None:
+                gradients[layer.bias] = back.sum(1)
+        return gradients, losses
+
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
+        inputs, last, losses = self._forward(params, batch)
+        for layer, given, back in self._backward(params, inputs, last):
+            params[layer.weight].baddbmm_(back.mT, given, alpha=-lr)
+            if layer.bias is not None:
+                params[layer.bias].sub_(back.sum(1), alpha=lr)
+        return losses
+
+    def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
+        pass
+
+    def _forward(self, params: Tensors, batch: StackedBatch) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The inputs of all layers, the derivative of the goals with respect to the scores, the losses."""
         inputs = [batch.x.flatten(2)]
         for layer in self._layers:
             out = layer.forward(params, inputs[-1])
             inputs.append(out.relu_() if layer.relu else out)
-        scores, label = inputs.pop(), batch.y.unsqueeze(-1)
-        scores.sub_(scores.amax(-1, keepdim=True))
-        chosen = scores.gather(-1, label).squeeze(-1)
-        total = scores.exp_().sum(-1)
-        pull, losses = self._goal.pull(total.log() - chosen, *batch[2:])
-        back = scores.mul_((pull / total).unsqueeze(-1)).scatter_add_(-1, label, -pull.unsqueeze(-1))
-        gradients: list[Tensor] = [back] * len(params)
+        scores, label = inputs.pop(), batch.y.unsqueeze(2)
+        scores.sub_(scores.amax(2, keepdim=True))
+        chosen = scores.gather(2, label).squeeze(2)
+        total = scores.exp_().sum(2)
+        losses = total.log().sub_(chosen)
+        pull = self._goal.pull(losses, batch)
+        back = scores.mul_((pull / total).unsqueeze(2)).scatter_add_(2, label, pull.neg().unsqueeze(2))
+        return inputs, back, losses
+
+    def _backward(
+        self, params: Tensors, inputs: list[Tensor], back: Tensor
+    ) -> Iterator[tuple["Layer", Tensor, Tensor]]:
+        """Each layer from the last to the first, its input, and the derivative with respect to its output.
+
+        A layer's parameters are done with when it is given.
+        """
         for number in reversed(range(len(self._layers))):
-            layer, given = self._layers[number], inputs[number]
-            gradients[layer.weight] = torch.bmm(back.mT, given)
-            if layer.bias is not None:
-                gradients[layer.bias] = back.sum(1)
+            layer, given, after = self._layers[number], inputs[number], back
             if number:
-                back = torch.bmm(back, params[layer.weight])
+                back = torch.bmm(after, params[layer.weight])
                 if self._layers[number - 1].relu:
                     back = torch.ops.aten.threshold_backward(back, given, 0)
-        return gradients, losses
-
-    def get_ready(self, params: Sequence[Tensor], batch: StackedBatch) -> None:
-        pass
+            yield layer, given, after
 
 
 class Layer(NamedTuple):
@@ -222,3 +265,8 @@ def quick_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def _shapes(tensors: Sequence[Tensor]) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in tensors)
+
+
+def first(stacked: Tensors, count: int) -> Tensors:
+    """The first clients of stacked tensors."""
+    return stacked if len(stacked[0]) == count else [tensor[:count] for tensor in stacked]

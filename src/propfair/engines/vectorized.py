@@ -1,24 +1,30 @@
 """Many small clients trained at once on stacked parameters."""
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from propfair.algorithms.base import Algorithm, ClientId
+from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.client import LocalTraining, Report, Workload, batch_order, cross_entropy
 from propfair.data.base import Examples
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.inprocess import InProcessSession, torch_threads
-from propfair.engines.stacked import AnyModule, Goal, Gradient, LinearLayers, StackedBatch, linear_layers
+from propfair.engines.stacked import AnyModule, Goal, Gradient, LinearLayers, StackedBatch, first, linear_layers
 from propfair.errors import ConfigError
 from propfair.params import FlatModel
 from propfair.seeds import generator, shuffles, untouched_global_rng
+
+Integers = NDArray[np.int64]
 
 TOLERANCE = 1e-4  # of the gradients that are compared at the start, relative to the largest element
 GATHERED = 0.25  # the share of the memory that inputs may take at a time
@@ -102,9 +108,13 @@ class VectorizedSession(InProcessSession):
             _descend(stack.personal, params, plan.unscaled(), work.local, personal.lr or work.local.lr, pull)
             for client, vector in zip(plan.clients, _join(params), strict=True):
                 self._memories[client] = {"params": vector.clone(), "buffers": job.buffers.clone()}
-        params = [leaf.repeat(len(positions), *[1] * (leaf.ndim - 1)) for leaf in received]
+        if work.starts is not None and job.round == 1:
+            params = _split(torch.stack([work.starts(client) for client in plan.clients]), self.model)
+        else:
+            params = [leaf.repeat(len(positions), *[1] * (leaf.ndim - 1)) for leaf in received]
         losses = _descend(stack.shared, params, plan, work.local, work.local.lr)
-        return _block(work.algorithm, job, positions, plan, _join(params).sub_(job.params), losses)
+        batch_losses = stack.goal.batch_losses(losses, plan.weight)
+        return _block(work.algorithm, job, positions, plan, _join(params).sub_(job.params), batch_losses)
 
 
 class NotBatchableError(Exception):
@@ -116,6 +126,7 @@ class Stack(NamedTuple):
 
     shared: Gradient  # of the global model
     personal: Gradient
+    goal: Goal  # of the global model
     bytes_per_client: int
 
 
@@ -128,79 +139,98 @@ class Plan:
         clients: in that order.
         rank: [C], where each of them stands among the given positions.
         num_steps: [C], falling.
+        order: what they are told, stacked: tensors [C].
         counts: [S, C], the real examples of each batch.
+        weight: [S, C, B], 1 / count for real examples and 0 for padding.
     """
 
     def __init__(self, work: Workload, job: Job, positions: range, room: int) -> None:
         self._work, self._round, self._room = work, job.round, room
         chosen = job.clients[positions.start : positions.stop]
-        lengths = work.federation.train.lengths[list(chosen)]
-        steps = torch.tensor([work.local.num_steps(c, n) for c, n in zip(chosen, lengths.tolist(), strict=True)])
-        self.num_steps, self.rank = steps.sort(descending=True, stable=True)
-        self.clients = [chosen[k] for k in self.rank.tolist()]
-        orders = [job.orders[positions.start + k] for k in self.rank.tolist()]
-        dtype, device = job.params.dtype, job.params.device
-        self._order = torch.tensor(orders, dtype=dtype, device=device).T  # [2, C]
-        self._index, self.counts = stacked_batches(work, job.round, self.clients, lengths[self.rank], self.num_steps)
-        self._places = torch.arange(self._index.shape[2])
-        self._dtype, self._device = dtype, device
+        lengths = work.federation.train.lengths.numpy()[list(chosen)]
+        steps = work.local.steps_of(chosen, lengths)
+        rank = np.argsort(-steps, kind="stable")
+        self.rank, self.num_steps = torch.from_numpy(rank), torch.from_numpy(steps[rank])
+        order = rank.tolist()
+        self.clients = [chosen[k] for k in order]
+        self._index, counts = stacked_batches(work, job.round, self.clients, lengths[rank], steps[rank])
+        weight = (np.arange(self._index.shape[2]) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]
+        self.counts = torch.from_numpy(counts)
+        self.weight = torch.from_numpy(weight).to(job.params.device, job.params.dtype)
+        orders = job.orders[positions.start : positions.stop]
+        lr_scale, baseline = [orders[k].lr_scale for k in order], [orders[k].baseline for k in order]
+        self.order = StackedOrder(job.params.new_tensor(lr_scale), job.params.new_tensor(baseline))
 
     def unscaled(self) -> "Plan":
         """The same batches for clients that take no orders."""
-        same = object.__new__(Plan)
-        same.__dict__.update(self.__dict__, _order=torch.ones_like(self._order))
+        same = copy.copy(self)
+        same.order = StackedOrder(*(torch.ones_like(values) for values in self.order))
         return same
 
     def __iter__(self) -> Iterator[tuple[int, StackedBatch]]:
         """How many clients still train, and the batches of all, step by step."""
-        still = (self.num_steps > torch.arange(len(self._index)).unsqueeze(1)).sum(1).tolist()
-        one = self._work.federation.examples.inputs(self._index[0, 0, :1])
-        window = max(1, self._room // (one.numel() * one.element_size() * self._index[0].numel()))
-        augment = self._work.federation.examples.augment
-        if augment is not None:
+        still = (self.counts > 0).sum(1).tolist()
+        examples, weight = self._work.federation.examples, self.weight.unbind(0)
+        one = examples.inputs(self._index[0, 0, :1])
+        window = max(1, self._room // (one.nbytes * self._index[0].numel()))
+        if examples.augment is not None:
             generators = [generator(self._work.seed, "batches", self._round, client, 1) for client in self.clients]
-        lr_scale, baseline = self._order
         for start in range(0, len(self._index), window):
-            index, counts = self._index[start : start + window], self.counts[start : start + window].unsqueeze(2)
-            weight = torch.where(self._places < counts, 1 / counts, 0).to(self._device, self._dtype)
-            x, y = _gather(self._work.federation.examples, index)
-            for step in range(len(index)):
-                if augment is not None:
-                    for k in range(still[start + step]):
-                        real = x[step, k, : int(counts[step, k])]
-                        real.copy_(augment(real.clone(), generators[k]))
-                yield still[start + step], StackedBatch(x[step], y[step], weight[step], lr_scale, baseline)
+            x, y = _gather(examples, self._index[start : start + window])
+            for step, (inputs, targets) in enumerate(zip(x.unbind(0), y.unbind(0), strict=True), start):
+                if examples.augment is not None:
+                    for own, count, rng in zip(
+                        inputs[: still[step]], self.counts[step].tolist(), generators, strict=False
+                    ):
+                        own[:count] = examples.augment(own[:count].clone(), rng)
+                yield still[step], StackedBatch(inputs, targets, weight[step], *self.order)
+
+
+class StackedOrder(NamedTuple):
+    """Orders of several clients: an `Order` whose fields are tensors [C]."""
+
+    lr_scale: Tensor
+    baseline: Tensor
 
 
 def stacked_batches(
-    work: Workload, round_: int, clients: Sequence[ClientId], lengths: Tensor, num_steps: Tensor
-) -> tuple[Tensor, Tensor]:
+    work: Workload, round_: int, clients: Sequence[ClientId], lengths: Integers, num_steps: Integers
+) -> tuple[Tensor, Integers]:
     """The batches of `batch_order` for several clients: example indices [S, C, B] and how many of them are real [S, C].
 
-    Padding repeats a client's first example.
+    Padding repeats an example of the client.
     """
     train, size = work.federation.train, work.local.batch_size
     width = min(size, int(train.lengths.max()))
-    starts = train.offsets[list(clients)]
-    total_steps, num_clients = int(num_steps.max()), len(clients)
-    index = train.values[starts].unsqueeze(1).repeat(total_steps, 1, width)
-    index = index.view(total_steps, num_clients, width)
-    counts = torch.zeros(total_steps, num_clients, dtype=torch.int64)
-    per_epoch = (lengths + size - 1) // size
-    for epoch in range(int((num_steps / per_epoch).ceil().max())):
-        active = (num_steps > epoch * per_epoch).nonzero().flatten()
-        some = lengths[active]
-        item = shuffles(work.seed, round_, epoch, [clients[k] for k in active.tolist()], some)
-        owner = torch.repeat_interleave(active, some)
-        place = torch.arange(len(owner)) - torch.repeat_interleave(some.cumsum(0) - some, some)
-        step = epoch * per_epoch[owner] + place // size
-        if epoch * per_epoch.max() + per_epoch.max() > num_steps.min():
-            kept = step < num_steps[owner]
-            item, owner, place, step = item[kept], owner[kept], place[kept], step[kept]
-        row = step * num_clients + owner
-        index.view(-1)[row * width + place % size] = train.values[starts[owner] + item]
-        counts.view(-1).index_add_(0, row, torch.ones_like(row))
-    return index, counts
+    starts = train.offsets.numpy()[list(clients)]
+    per_epoch = -(-lengths // size)
+    step = np.arange(num_steps.max())[:, None]
+    counts = np.minimum(lengths - step % per_epoch * size, size) * (step < num_steps)
+    places = np.empty((len(step), len(clients), width), dtype=np.int64)  # in train.values
+    places[:] = starts[:, None]
+    for epoch in range(int(np.ceil(num_steps / per_epoch).max())):
+        for some in _alike(lengths, (num_steps > epoch * per_epoch).nonzero()[0]):
+            order = shuffles(work.seed, round_, epoch, np.asarray(clients)[some], lengths[some])
+            order = np.minimum(order, lengths[some, None] - 1) + starts[some, None]
+            order = np.pad(order, ((0, 0), (0, -order.shape[1] % width)), mode="edge")
+            batches = order.reshape(len(some), -1, width).swapaxes(0, 1)  # [batches of an epoch, clients, B]
+            if epoch == 0 and len(some) == len(clients):  # the usual case; rows past a client's end count for nothing
+                places[: len(batches)] = batches[: len(places)]
+                continue
+            now = np.arange(len(batches))[:, None]
+            later = now + epoch * per_epoch[some]
+            real = (now < per_epoch[some]) & (later < num_steps[some])
+            places[later[real], np.broadcast_to(some, later.shape)[real]] = batches[real]
+    return train.values.take(torch.from_numpy(places)), counts
+
+
+def _alike(lengths: Integers, chosen: Integers) -> list[Integers]:
+    """`chosen` clients in groups of similar lengths, so that rows padded to the longest of a group waste little."""
+    some = lengths[chosen]
+    if len(some) * some.max() <= 3 * some.sum():
+        return [chosen]
+    magnitude = np.log2(some).astype(np.int64) // 2
+    return [chosen[magnitude == value] for value in np.unique(magnitude)]
 
 
 class Pull(NamedTuple):
@@ -213,26 +243,33 @@ class Pull(NamedTuple):
 def _descend(
     gradient: Gradient, params: list[Tensor], plan: Plan, local: LocalTraining, lr: float, pull: Pull | None = None
 ) -> Tensor:
-    """Take all steps of the plan, in place; the batch losses [S, C]."""
-    losses, velocity = [], [torch.zeros_like(p) for p in params] if local.momentum else []
-    for still, batch in plan:
-        size = _ready_size(still, len(plan.clients)) if gradient.fixed_shapes else still
-        steps, loss = gradient([p[:size] for p in params], batch.first(size))
-        mine, steps = [p[:still] for p in params], [step[:still] for step in steps]
+    """Take all steps of the plan, in place; the losses of all examples [S, C, B]."""
+    everyone = len(plan.clients)
+    losses, velocity = torch.zeros_like(plan.weight), [torch.zeros_like(p) for p in params] if local.momentum else []
+    plain = not (local.momentum or local.weight_decay or (pull is not None and pull.lam))
+    for row, (still, batch) in zip(losses.unbind(0), plan, strict=True):
+        size = _ready_size(still, everyone) if gradient.fixed_shapes else still
+        if size < everyone:
+            batch = batch.first(size)
+        if plain:
+            row[:still] = gradient.descend(first(params, size), batch, lr, still)[:still]
+            continue
+        steps, loss = gradient(first(params, size), batch)
+        row[:still] = loss[:still]
+        mine, steps = first(params, still), first(steps, still)
         if pull is not None and pull.lam:
-            away = torch._foreach_sub(mine, [anchor[:still] for anchor in pull.anchor])
+            away = torch._foreach_sub(mine, first(pull.anchor, still))
             steps = torch._foreach_add(steps, away, alpha=pull.lam)
         if local.weight_decay:
             scale = [batch.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
             steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
-        if velocity:
-            moving = [v[:still] for v in velocity]
+        if local.momentum:
+            moving = first(velocity, still)
             torch._foreach_mul_(moving, local.momentum)
             torch._foreach_add_(moving, steps)
             steps = moving
         torch._foreach_add_(mine, steps, alpha=-lr)
-        losses.append(torch.nn.functional.pad(loss[:still], (0, len(plan.clients) - still)))
-    return torch.stack(losses).float().cpu()
+    return losses
 
 
 def _ready_size(count: int, most: int) -> int:
@@ -244,32 +281,31 @@ def _ready_size(count: int, most: int) -> int:
 
 def _block(algorithm: Algorithm, job: Job, positions: range, plan: Plan, deltas: Tensor, losses: Tensor) -> Block:
     """What clients with these updates [C, P] and batch losses [S, C], in the order of the plan, send back."""
-    back = plan.rank.argsort()
-    deltas, losses, num_steps = deltas[back], losses[:, back], plan.num_steps[back]
-    sizes = plan.counts[:, back].float()
+    losses, sizes = losses.float().cpu(), plan.counts.float()
+    trained = sizes > 0
     norm2 = torch.linalg.vecdot(deltas, deltas).cpu()
-    finite = norm2 < float("inf")
-    running = (losses * sizes).sum(0) / sizes.sum(0)
-    watched = type(algorithm).observe is not Algorithm.observe
-    reports = []
-    for k, (steps, ok, square, first, mean) in enumerate(
-        zip(num_steps.tolist(), finite.tolist(), norm2.tolist(), losses[0].tolist(), running.tolist(), strict=True)
-    ):
-        order = job.orders[positions.start + k]
-        observed = algorithm.observe(losses[:steps, k], order) if watched else {}
-        reports.append(Report(job.clients[positions.start + k], steps, ok, square, first, mean, observed))
+    finite = norm2 < torch.inf
+    running = (losses * sizes).where(trained, 0).sum(0) / sizes.sum(0)
+    watched = algorithm.watch(losses, Order(*(values.float().cpu() for values in plan.order)))  # type: ignore[arg-type]
+    means = {name: (values.where(trained, 0).sum(0) / trained.sum(0)).tolist() for name, values in watched.items()}
+    observed = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
+    numbers = (plan.num_steps, finite, norm2, losses[0], running)
+    reports = [
+        Report(*row) for row in zip(plan.clients, *(n.tolist() for n in numbers), observed or repeat({}), strict=False)
+    ]
+    back = plan.rank.argsort()
     if not finite.all():
-        deltas = deltas[finite.to(deltas.device)]
-    if job.weights is not None:
-        deltas = job.weights[positions.start : positions.stop][finite].to(deltas) @ deltas
-    share = float(job.share[positions.start : positions.stop][finite].sum())
-    return Block(tuple(reports), deltas, job.buffers * share)
+        deltas = deltas.index_fill(0, (~finite).nonzero().flatten().to(deltas.device), 0)
+    if job.weights is None:
+        deltas = deltas[back[finite[back]].to(deltas.device)]
+    else:
+        deltas = job.weights[positions.start : positions.stop][plan.rank].to(deltas) @ deltas
+    share = float(job.share[positions.start : positions.stop][plan.rank][finite].sum())
+    return Block(tuple(reports[k] for k in back.tolist()), deltas, job.buffers * share)
 
 
 def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
     """The fastest way to train this workload in stacks that gives the gradients of plain autograd."""
-    if work.starts is not None:
-        raise NotBatchableError("clients start from models of their own")
     if work.local.optimizer != "sgd":
         raise NotBatchableError(f"optimizer {work.local.optimizer!r} is not SGD")
     probe = Probe(model, work, job)
@@ -278,7 +314,7 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
     if layers is not None:
         linear = LinearLayers(layers, goals[0])
         if probe.difference(linear) < TOLERANCE:
-            return Stack(linear, LinearLayers(layers, goals[1]), probe.bytes_per_client)
+            return Stack(linear, LinearLayers(layers, goals[1]), goals[0], probe.bytes_per_client)
     stacked = AnyModule(model, work.loss, goals[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns where it would only loop over the clients
@@ -292,7 +328,7 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> Stack:
             f"its gradients on stacked, padded batches differ by {difference:.0e} from plain ones, "
             "as when a layer looks at the whole batch"
         )
-    return Stack(stacked, AnyModule(model, work.loss, goals[1]), probe.bytes_per_client)
+    return Stack(stacked, AnyModule(model, work.loss, goals[1]), goals[0], probe.bytes_per_client)
 
 
 class SavedBytes(saved_tensors_hooks):
