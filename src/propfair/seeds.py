@@ -36,10 +36,9 @@ def shuffles(seed: int, round_: int, epoch: int, clients: ArrayLike, lengths: ND
     True
     """
     item = np.arange(lengths.max(), dtype=np.uint64)
-    streams = np.asarray(clients, dtype=np.uint64)[:, None] * _GOLDEN + np.uint64(
-        derive(seed, "batches", round_, epoch)
-    )
-    keys = (_mix(_mix(streams) + item * _GOLDEN) >> np.uint64(1)).view(np.int64)
+    start = np.array([[derive(seed, "batches", round_, epoch)]], dtype=np.uint64)
+    streams = _mix(np.asarray(clients, dtype=np.uint64)[:, None] * _GOLDEN + start)
+    keys = (_mix(item * _GOLDEN + streams) >> np.uint64(1)).view(np.int64)
     keys[item >= lengths[:, None]] = np.iinfo(np.int64).max
     return keys.argsort(axis=1, kind="stable")
 

@@ -13,14 +13,14 @@ from propfair.engines import auto
 from propfair.engines.auto import Auto, AutoSession, Choice
 from propfair.engines.inprocess import InProcess
 from propfair.engines.processes import ProcessesSession
-from propfair.engines.vectorized import VectorizedSession
+from propfair.engines.vectorized import StackedProcessesSession, StackedSession
 from propfair.errors import ConfigError
 from propfair.params import FlatModel
 from propfair.server import Rounds, Server
 from tests.engines import scenes
 
 ONE_THREAD = InProcess(threads=1)
-LONG = (40,) * 200
+MANY = (40,) * 40
 
 
 def start(engine: Auto, work: Workload, module: nn.Module, num_rounds: int) -> tuple[AutoSession, FlatModel]:
@@ -30,16 +30,30 @@ def start(engine: Auto, work: Workload, module: nn.Module, num_rounds: int) -> t
     return session, model
 
 
-def test_many_small_clients_are_stacked() -> None:
-    work = scenes.workload("propfair", data=scenes.federation(LONG))
+def test_many_small_clients_are_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LONG_STACK", torch.inf)
+    work = scenes.workload("propfair", data=scenes.federation(MANY))
     session, model = start(Auto(), work, scenes.mlp(), num_rounds=1000)
     with session:
         found = scenes.play(session, model, Rounds())
-        assert isinstance(session._inner, VectorizedSession)
+        assert isinstance(session.inner, StackedSession)
     assert session.choice == "vectorized"
-    assert found.notes[0].startswith("engine: vectorized; a step takes")
+    assert found.notes[0].startswith("engine: vectorized; stacked clients take")
     expected = scenes.run(ONE_THREAD, work, scenes.mlp())
     scenes.assert_same(found, expected, 1e-5)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_long_rounds_of_small_clients_are_stacked_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LONG_STACK", 0.0)
+    work = scenes.workload("propfair", data=scenes.federation(MANY))
+    session, model = start(Auto(), work, scenes.mlp(), num_rounds=1000)
+    with session:
+        found = scenes.play(session, model, Rounds())
+        assert isinstance(session.inner, StackedProcessesSession)
+    assert session.choice == "vectorized"
+    assert found.notes[0].startswith("engine: vectorized on 2 processes; stacked clients take")
+    scenes.assert_same(found, scenes.run(ONE_THREAD, work, scenes.mlp()), 1e-5)
 
 
 def test_short_runs_are_not_probed_for_stacking(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,7 +67,7 @@ def test_short_runs_are_not_probed_for_stacking(caplog: pytest.LogCaptureFixture
 
 
 def test_what_cannot_be_stacked_is_not() -> None:
-    work = scenes.workload(data=scenes.federation(LONG))
+    work = scenes.workload(data=scenes.federation(MANY))
     session, model = start(Auto(), work, scenes.with_buffers_and_dropout(), num_rounds=1000)
     with session:
         found = scenes.play(session, model, Rounds(participation=20))
@@ -74,7 +88,7 @@ def test_long_rounds_get_workers_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     session, model = start(Auto(), scenes.workload(), scenes.with_buffers_and_dropout(), num_rounds=2)
     with session:
         found = scenes.play(session, model, Rounds())
-        assert isinstance(session._inner, ProcessesSession)
+        assert isinstance(session.inner, ProcessesSession)
     assert session.choice == "processes"
     assert found.notes[0].startswith("engine: 2 processes; a round would take about")
     scenes.assert_same(found, scenes.run(ONE_THREAD, scenes.workload(), scenes.with_buffers_and_dropout()))
@@ -88,7 +102,7 @@ def test_a_run_that_proves_long_gets_workers_without_waiting_for_them(monkeypatc
     with session:
         server = Server(session, Rounds(), model.params, model.buffers)
         rounds = 0
-        while rounds < 3 or not isinstance(session._inner, ProcessesSession):
+        while rounds < 3 or not isinstance(session.inner, ProcessesSession):
             server.run_round()
             rounds += 1
         memories = {client: memory["params"].clone() for client, memory in session.memories.items()}
@@ -102,11 +116,11 @@ def test_a_run_that_proves_long_gets_workers_without_waiting_for_them(monkeypatc
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("choice", ["inprocess", "processes", "vectorized"])
 def test_a_resumed_run_keeps_its_choice(choice: Choice) -> None:
-    work = scenes.workload(data=scenes.federation(LONG[:9]))
+    work = scenes.workload(data=scenes.federation(MANY[:9]))
     session, model = start(Auto(choice=choice), work, scenes.mlp(), num_rounds=10_000)
     with session:
         found = scenes.play(session, model, Rounds())
-        assert isinstance(session._inner, ProcessesSession) == (choice == "processes")
+        assert isinstance(session.inner, ProcessesSession) == (choice == "processes")
     assert session.choice == choice
     tolerance = 1e-5 if choice == "vectorized" else None
     scenes.assert_same(found, scenes.run(ONE_THREAD, work, scenes.mlp()), tolerance)

@@ -1,6 +1,8 @@
 """Stacked clients: the results of client by client up to rounding, or a plain word why not."""
 
 import logging
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,12 +14,13 @@ from torch import Tensor, nn
 from propfair.algorithms.base import ALGORITHMS
 from propfair.client import Workload, batch_order
 from propfair.data.base import ArrayExamples
-from propfair.engines import stacked
+from propfair.engines import stacked, vectorized
 from propfair.engines.inprocess import InProcess
-from propfair.engines.vectorized import Vectorized, VectorizedSession, stacked_batches
+from propfair.engines.stacking import stacked_batches
+from propfair.engines.vectorized import StackedProcessesSession, StackedSession, Vectorized
 from propfair.errors import ConfigError
 from propfair.params import FlatModel
-from propfair.server import Rounds
+from propfair.server import Rounds, Server
 from tests.contract.test_algorithms import CASES
 from tests.engines import scenes
 
@@ -130,6 +133,32 @@ def test_little_memory_means_small_chunks_and_nothing_else(network: str) -> None
 
 def test_personal_models_with_few_clients_a_round() -> None:
     check(scenes.workload("ditto"), scenes.mlp, Rounds(participation=3))
+
+
+@pytest.mark.parametrize("name", ["propfair", "fedmgda+", "ditto", "term"])
+@pytest.mark.parametrize("network", ["relu", "tied"])
+def test_stacks_on_two_processes(name: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorized, "ROW_BYTES", 5 * 4 * 74)  # not the whole cohort at once
+    work, model = scenes.workload(name), FlatModel(NETWORKS[network]())
+    expected = scenes.run(InProcess(threads=1), work, NETWORKS[network](), Rounds(participation=11), num_rounds=3)
+    with Vectorized(workers=2).start(model, work) as session:
+        found = scenes.play(session, model, Rounds(participation=11), num_rounds=3)
+        assert isinstance(session.inner, StackedProcessesSession)
+    scenes.assert_same(found, expected, TOLERANCE)
+
+
+def test_a_stack_whose_process_dies_is_run_again() -> None:
+    work, model = scenes.workload("ditto"), FlatModel(scenes.mlp())
+    expected = scenes.run(InProcess(threads=1), work, scenes.mlp(), num_rounds=3)
+    with Vectorized(workers=2).start(model, work) as session:
+        server = Server(session, Rounds(), model.params, model.buffers)
+        server.run_round()
+        assert isinstance(session.inner, StackedProcessesSession)
+        os.kill(session.inner.pids[0], signal.SIGKILL)
+        server.run_round()
+        server.run_round()
+        assert [event.kind for event in session.events] == ["rerun"]
+    torch.testing.assert_close(server.params, expected.params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
@@ -269,8 +298,8 @@ def test_linear_chains_are_recognised() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"memory must be positive, in gigabytes; got memory=0"):
         Vectorized(memory=0)
-    with pytest.raises(ConfigError, match=r"threads must be >= 0; got threads=-1"):
-        Vectorized(threads=-1)
+    with pytest.raises(ConfigError, match=r"threads must be at least 1; got threads=0"):
+        Vectorized(threads=0)
 
 
 def test_global_generators_are_untouched() -> None:
@@ -284,7 +313,7 @@ def test_a_hundred_thousand_clients() -> None:
     work = scenes.workload(data=data)
     model = FlatModel(scenes.mlp())
     with Vectorized().start(model, work) as session:
-        assert isinstance(session, VectorizedSession)
         found = scenes.play(session, model, Rounds(participation=100))
+        assert isinstance(session.inner, StackedSession)
     assert len(found.outcomes[0].clients) == 100
     assert found.params.isfinite().all()

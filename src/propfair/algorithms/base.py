@@ -156,7 +156,7 @@ class Algorithm:
         """phi: what the client differentiates instead of the batch loss. Elementwise, no data-dependent branches."""
         return batch_loss
 
-    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:  # noqa: ARG002
+    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
         """Numbers for the record from batch losses that clients saw in training. Elementwise, as `objective`."""
         return {}
 

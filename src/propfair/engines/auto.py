@@ -4,21 +4,21 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
-from propfair.algorithms.base import ClientId
-from propfair.client import Memory, Workload, run_client
+from propfair.client import Workload, run_client
 from propfair.engines.allocator import give_back_memory
-from propfair.engines.base import ENGINES, Block, Engine, Job, Session
+from propfair.engines.base import ENGINES, Block, Engine, Job
+from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes import Processes, ProcessesSession, num_cores
-from propfair.engines.vectorized import NotBatchableError, SavedBytes, Stack, Vectorized, VectorizedSession, find_stack
+from propfair.engines.stacking import Kind, NotBatchableError, Orders, SavedBytes, find_stack
+from propfair.engines.vectorized import Vectorized, VectorizedSession
 from propfair.errors import ConfigError
 from propfair.params import FlatModel
 from propfair.seeds import untouched_global_rng
@@ -32,6 +32,7 @@ LONG_STEP = 0.05  # seconds; such models keep a core busy without being stacked
 LONG_ROUND = 2.0  # seconds in one process; workers take about as long to start
 LONG_RUN = 5.0  # seconds spent in one process before workers are started all the same
 LONG_CLIENT = 2e-3  # seconds; handing a client to a worker takes a tenth of that
+LONG_STACK = 0.02  # seconds of a round of stacked clients; sharing it out takes a tenth of that
 WORKER_BYTES = 200 << 20  # of a worker before it has a model
 
 
@@ -62,13 +63,11 @@ class Auto(Engine):
         return AutoSession(model, work, self)
 
 
-class AutoSession(Session):
+class AutoSession(DelegatingSession):
     """See `Auto`. Decides at the first round, when the cohort is known."""
 
     def __init__(self, model: FlatModel, work: Workload, engine: Auto) -> None:
-        self._inner: Session = InProcessSession(model, work, threads=1)
-        super().__init__(self._inner.work)
-        self._inner.events, self._inner.notes = self.events, self.notes
+        super().__init__(InProcessSession(model, work, threads=1))
         self._model, self._engine = model, engine
         self._decided = False
         self._seconds = 0.0  # in one process
@@ -82,59 +81,60 @@ class AutoSession(Session):
         if self._workers and self._seconds > LONG_RUN:
             self._start_workers(f"the run has taken {self._seconds:.0f} s so far")
         if self._coming is not None and self._coming.ready:
-            self._go_on_with(self._coming)
+            self.go_on_with(self._coming)
             self._coming = None
+            give_back_memory()
         began = time.monotonic()
-        yield from self._inner.train(job)
+        yield from super().train(job)
         self._seconds += time.monotonic() - began
 
-    def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
-        return self._inner.measure(params, buffers, batches)
-
-    def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return self._inner.measure_each(models, batches)
-
-    @property
-    def memories(self) -> Mapping[ClientId, Memory]:
-        return self._inner.memories
-
-    def restore(self, memories: Mapping[ClientId, Memory]) -> None:
-        self._inner.restore(memories)
-
     def close(self) -> None:
-        for session in (self._inner, self._coming):
-            if session is not None:
-                session.close()
+        super().close()
+        if self._coming is not None:
+            self._coming.close()
 
     def _decide(self, job: Job) -> None:
-        forced, local = self._engine.choice, self.work.local
+        forced, cohort = self._engine.choice, len(job.clients)
         if forced == "vectorized":
-            self._vectorize(None, "as when the run began")
+            self.choice = "vectorized"
+            self.go_on_with(VectorizedSession(self._model, self.work, self._vectorized(1)))
             return
-        lengths = self.work.federation.train.lengths[list(job.clients)].tolist()
-        steps = sum(local.num_steps(client, n) for client, n in zip(job.clients, lengths, strict=True))
-        total = steps * self.num_rounds
+        lengths = self.work.federation.train.lengths.numpy()[list(job.clients)]
+        steps = int(self.work.local.steps_of(job.clients, lengths).sum())
         cost = measure_steps(self._model, self.work, job)
-        workers = self._possible_workers(len(job.clients), cost.bytes)
-        if not forced and total >= FEW_STEPS and len(job.clients) >= FEW_CLIENTS and cost.seconds < LONG_STEP:
-            stack, seconds = measure_stacked(self._model, self.work, job, Vectorized(memory=self._engine.memory))
-            if stack is not None and seconds * CLEARLY < cost.seconds / workers:
-                self._vectorize(stack, f"a step takes {seconds * 1e6:.0f} us, not {cost.seconds / workers * 1e6:.0f}")
+        workers = self._possible_workers(cohort, cost.bytes)
+        if not forced and steps * self.num_rounds >= FEW_STEPS and cohort >= FEW_CLIENTS and cost.seconds < LONG_STEP:
+            stacked = measure_stacked(self._model, self.work, job, self._vectorized(1))
+            if stacked is not None and stacked.seconds * CLEARLY < cost.seconds / workers:
+                self._vectorize(stacked, cohort, workers, steps, cost.seconds)
                 return
         self.choice = "inprocess"
         round_seconds = steps * cost.seconds
-        if workers > 1 and round_seconds / len(job.clients) > LONG_CLIENT:
+        if workers > 1 and round_seconds / cohort > LONG_CLIENT:
             self._workers = workers
         if self._workers and (round_seconds > LONG_ROUND or forced == "processes"):
             self._start_workers(f"a round would take about {round_seconds:.0f} s in one process")
         if self._coming is None:
             self.note(f"engine: inprocess; a round takes about {round_seconds:.1g} s", logging.INFO)
 
-    def _vectorize(self, stack: Stack | None, why: str) -> None:
+    def _vectorize(self, stacked: "StackedCost", cohort: int, workers: int, steps: int, plain_seconds: float) -> None:
         self.choice = "vectorized"
-        self.note(f"engine: vectorized; {why}", logging.INFO)
-        options = Vectorized(memory=self._engine.memory)
-        self._go_on_with(VectorizedSession(self._model, self.work, options, stack))
+        if steps * stacked.seconds < LONG_STACK:
+            workers = 1
+        options = self._vectorized(workers)
+        try:
+            session = options.start_stacks(self._model, self.work, stacked.kind, stacked.bytes, cohort, script=False)
+        except ConfigError:  # what workers can't be sent stays here
+            session = self._vectorized(1).start_stacks(self._model, self.work, stacked.kind, stacked.bytes, cohort)
+        self.note(
+            f"engine: vectorized{f' on {workers} processes' if workers > 1 else ''}; stacked clients take "
+            f"{stacked.seconds * 1e6:.0f} us for a step, not {plain_seconds * 1e6:.0f}",
+            logging.INFO,
+        )
+        self.go_on_with(session)
+
+    def _vectorized(self, workers: int) -> Vectorized:
+        return Vectorized(memory=self._engine.memory, workers=workers)
 
     def _start_workers(self, why: str) -> None:
         workers, self._workers = self._workers, 0
@@ -147,14 +147,6 @@ class AutoSession(Session):
         self.note(f"engine: {workers} processes; {why}", logging.INFO)
         if self._seconds == 0:
             self._coming.wait_until_ready()
-
-    def _go_on_with(self, session: Session) -> None:
-        session.restore(self._inner.memories)
-        session.events, session.notes = self.events, self.notes
-        self._inner.close()
-        self._inner = session
-        if isinstance(session, ProcessesSession):
-            give_back_memory()
 
     def _possible_workers(self, num_clients: int, model_bytes: int) -> int:
         if torch.device(self.work.device).type != "cpu" or os.name != "posix":
@@ -174,13 +166,14 @@ def measure_steps(model: FlatModel, work: Workload, job: Job) -> Cost:
     """Client by client: a few steps of the largest client, thrown away."""
     lengths = work.federation.train.lengths[list(job.clients)]
     position = int(lengths.argmax())
+    clock = _clock(work)
 
     def run(num_steps: int) -> float:
         few = replace(work, local=replace(work.local, steps=num_steps))
         client, order = job.clients[position], job.orders[position]
-        began = time.perf_counter()
+        began = clock()
         run_client(model, few, job.round, order, client, job.params, job.buffers, None)
-        return (time.perf_counter() - began) / num_steps
+        return (clock() - began) / num_steps
 
     saved = SavedBytes()
     with torch_threads(1), untouched_global_rng():
@@ -191,22 +184,37 @@ def measure_steps(model: FlatModel, work: Workload, job: Job) -> Cost:
     return Cost(seconds, saved.total + 6 * model.params.nbytes)
 
 
-def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectorized) -> tuple[Stack | None, float]:
-    """All clients at once: the way, and the seconds for a step of one client; None if they can't be stacked."""
+class StackedCost(NamedTuple):
+    """What a local step of one client takes in a stack."""
+
+    seconds: float
+    bytes: int
+    kind: Kind
+
+
+def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectorized) -> StackedCost | None:
+    """All clients at once: two steps, thrown away; None if they can't be stacked."""
+    few, clock = replace(work, local=replace(work.local, steps=2)), _clock(work)
     with torch_threads(1), untouched_global_rng():
         try:
-            stack = find_stack(model, work, job)
+            stack, client_bytes = find_stack(model, few, job)
         except NotBatchableError:
-            return None, float("inf")
-    session = VectorizedSession(model, replace(work, local=replace(work.local, steps=2)), engine, stack)
-    session.get_ready(job)
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        for _ in session.train(job):
-            pass
-        seconds.append((time.perf_counter() - began) / 2 / len(job.clients))
-    return stack, min(seconds)
+            return None
+        count = max(1, min(len(job.clients), int(engine.memory * 1e9) // client_bytes))
+        stack.get_ready(job, count, room=1 << 30)
+
+        def run() -> float:
+            began = clock()
+            orders = Orders.of(job.orders[:count])
+            stack.train(job.round, job.clients[:count], orders, job.params, [None] * count, room=1 << 30)
+            return (clock() - began) / 2 / count
+
+        return StackedCost(min(run() for _ in range(4)), client_bytes, stack.kind)
+
+
+def _clock(work: Workload) -> Callable[[], float]:
+    """The time of this thread alone, so that what else the machine does can't change a choice; for a GPU, all time."""
+    return time.thread_time if torch.device(work.device).type == "cpu" else time.perf_counter
 
 
 def _free_memory() -> int:

@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from propfair.engines.base import ENGINES, Block, Engine, Event, Job, Row, Sessi
 from propfair.engines.inprocess import torch_threads
 from propfair.engines.launcher import WorkerProcess
 from propfair.engines.shared import SharedMemory, pack
-from propfair.engines.worker import Exchange, Failure, Layout, Measure, Setup, Train
+from propfair.engines.worker import Exchange, Failure, Layout, Measure, Setup, Train, TrainStack
 from propfair.errors import ConfigError, TrainingError
 from propfair.params import FlatModel
 
@@ -72,12 +73,15 @@ class ProcessesSession(Session):
         work: what clients need.
         engine: the options.
         script: import the user's script into the workers if the model or the loss are defined there.
+        num_slots: places for updates on their way; 0: as many as keep the workers busy.
     """
 
-    def __init__(self, model: FlatModel, work: Workload, engine: Processes, script: bool = True) -> None:
+    def __init__(
+        self, model: FlatModel, work: Workload, engine: Processes, script: bool = True, num_slots: int = 0
+    ) -> None:
         super().__init__(work)
         _check_usable(work)
-        layout = _layout(model, work, engine.num_workers)
+        layout = _layout(model, work, engine.num_workers, num_slots)
         world, main = _pack_world(model, work, script)
         self._exchange = Exchange(layout, SharedMemory(layout.size))
         self._memory = [world, self._exchange.memory]
@@ -100,8 +104,7 @@ class ProcessesSession(Session):
         self._pool.is_up(wait_for_it=True)
 
     def train(self, job: Job) -> Iterator[Block]:
-        self._send(job.params, job.buffers)
-        self._round = job.round
+        self._send(job)
         slots = self._exchange.layout.num_slots
         tasks = [
             Train(position % slots, job.round, client, order, client in self._memories)
@@ -110,7 +113,7 @@ class ProcessesSession(Session):
 
         def lay_out(number: int) -> None:
             if tasks[number].has_memory:
-                _write(self._exchange.personal(tasks[number].slot), self._memories[tasks[number].client])
+                self._exchange.remember(tasks[number].slot, self._memories[tasks[number].client])
 
         reports = self._pool.map(tasks, self._costs(job), slots, self._note_death, lay_out, ahead=1)
 
@@ -118,8 +121,7 @@ class ProcessesSession(Session):
             for position in positions:
                 report, slot = next(reports), tasks[position].slot
                 if self._exchange.layout.personal:
-                    own = self._exchange.personal(slot)
-                    self._memories[report.client] = {name: tensor.clone() for name, tensor in own.items()}
+                    self._memories[report.client] = self._exchange.recall(slot)
                 update = self._exchange.update(slot)
                 yield report, update["params"], update["buffers"]
 
@@ -129,7 +131,7 @@ class ProcessesSession(Session):
                 yield reduce_block(job, positions, rows(positions))
 
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
-        self._send(params, buffers)
+        self._load(params, buffers)
         tasks = [Measure(None, self._version, [batch.numpy()]) for batch in batches]
         results = self._pool.map(tasks, [len(batch) for batch in batches], len(tasks), self._note_death)
         return [torch.from_numpy(result[0]) for result in results]
@@ -140,7 +142,7 @@ class ProcessesSession(Session):
         costs = [sum(len(batch) for batch in few) for few in batches]
 
         def lay_out(number: int) -> None:
-            _write(self._exchange.personal(number % slots), models[number])
+            self._exchange.remember(number % slots, models[number])
 
         results = self._pool.map(tasks, costs, slots, self._note_death, lay_out)
         return [[torch.from_numpy(batch) for batch in result] for result in results]
@@ -150,21 +152,25 @@ class ProcessesSession(Session):
         for memory in self._memory:
             memory.close()
 
-    def _send(self, params: Tensor, buffers: Tensor) -> None:
+    def _send(self, job: Job) -> None:
+        self._load(job.params, job.buffers)
+        self._round = job.round
+
+    def _load(self, params: Tensor, buffers: Tensor) -> None:
         self._pool.drop_unfinished()
-        _write(self._exchange.received, {"params": params, "buffers": buffers})
+        self._exchange.received["params"].copy_(params)
+        self._exchange.received["buffers"].copy_(buffers)
         self._version += 1
 
     def _costs(self, job: Job) -> list[int]:
-        sizes = self.work.federation.train.lengths[list(job.clients)].tolist()
-        local = self.work.local
-        return [
-            local.num_steps(client, size) * min(local.batch_size, size)
-            for client, size in zip(job.clients, sizes, strict=True)
-        ]
+        """The examples that each client will see."""
+        sizes = self.work.federation.train.lengths.numpy()[list(job.clients)]
+        costs = self.work.local.steps_of(job.clients, sizes) * np.minimum(sizes, self.work.local.batch_size)
+        return [int(cost) for cost in costs]
 
     def _note_death(self, code: int | None, tasks: list[Any]) -> None:
         clients = tuple(task.client for task in tasks if isinstance(task, Train))
+        clients += tuple(client for task in tasks if isinstance(task, TrainStack) for client in task.clients)
         self.events.append(
             Event(self._round, "rerun", clients, f"a worker process ended with code {code} and was replaced")
         )
@@ -319,10 +325,10 @@ def _check_usable(work: Workload) -> None:
         )
 
 
-def _layout(model: FlatModel, work: Workload, num_workers: int) -> Layout:
+def _layout(model: FlatModel, work: Workload, num_workers: int, num_slots: int) -> Layout:
     single = Layout(len(model.params), len(model.buffers), 1, work.algorithm.personal is not None, model.params.dtype)
     room = SLOT_BYTES // (single.size - single.row)
-    return single._replace(num_slots=max(num_workers + 1, min(room, 16 + 2 * num_workers)))
+    return single._replace(num_slots=num_slots or max(num_workers + 1, min(room, 16 + 2 * num_workers)))
 
 
 def _pack_world(model: FlatModel, work: Workload, script: bool) -> tuple[SharedMemory, dict[str, Any] | None]:
@@ -346,8 +352,3 @@ def _pack_world(model: FlatModel, work: Workload, script: bool) -> tuple[SharedM
             f"{', or set engine=processes and guard the script.' if main else ', or use engine=inprocess.'}"
         )
     return world, main if from_script else None
-
-
-def _write(row: Memory, values: Memory) -> None:
-    for name, tensor in row.items():
-        tensor.copy_(values[name])

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from propfair.algorithms.base import ClientId, Order
-from propfair.client import Memory, Workload, run_client
+from propfair.client import Memory, Report, Workload, run_client
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.shared import SharedMemory, padded, unpack
+from propfair.engines.stacking import Kind, Orders, Returns, Stack
 from propfair.evaluation import measure
 from propfair.params import FlatModel
 
@@ -65,6 +67,21 @@ class Exchange:
         """The personal model of the client in this slot, before and after its training."""
         return self._row(1 + self.layout.num_slots + slot)
 
+    def updates(self, count: int, first: int = 0) -> Tensor:
+        """The updates [count, P] in consecutive slots."""
+        width = self.layout.row // self.layout.dtype.itemsize
+        rows = self.memory.tensor((1 + first) * self.layout.row, (count, width), self.layout.dtype)
+        return rows[:, : self.layout.num_params]
+
+    def remember(self, slot: int, memory: Memory) -> None:
+        """Put a client's memory into its slot."""
+        for name, tensor in self.personal(slot).items():
+            tensor.copy_(memory[name])
+
+    def recall(self, slot: int) -> Memory:
+        """A copy of the memory of the client in this slot."""
+        return {name: tensor.clone() for name, tensor in self.personal(slot).items()}
+
     def _row(self, number: int) -> Memory:
         length = self.layout.num_params + self.layout.num_buffers
         whole = self.memory.tensor(number * self.layout.row, (length,), self.layout.dtype)
@@ -90,6 +107,18 @@ class Train(NamedTuple):
     client: ClientId
     order: Order
     has_memory: bool
+
+
+class TrainStack(NamedTuple):
+    """Run clients in a stack; leave their updates in consecutive slots."""
+
+    slot: int
+    round: int
+    clients: tuple[ClientId, ...]
+    orders: Orders
+    has_memory: list[bool]
+    kind: Kind
+    room: int  # bytes for inputs
 
 
 class Measure(NamedTuple):
@@ -141,13 +170,16 @@ class Worker:
         self.work: Workload = work
         self.exchange = Exchange(setup.layout, SharedMemory(setup.layout.size, exchange_fd))
         self._loaded: int | None = None
+        self._stack: Stack | None = None
 
-    def run(self, task: Train | Measure) -> Any:
-        """A report, or measured batches."""
-        return self._train(task) if isinstance(task, Train) else self._measure(task)
-
-    def _train(self, task: Train) -> Any:
+    def run(self, task: Train | TrainStack | Measure) -> Any:
+        """A report, reports of a stack, or measured batches."""
+        if isinstance(task, Measure):
+            return self._measure(task)
         self._loaded = None
+        return self._train(task) if isinstance(task, Train) else self._train_stack(task)
+
+    def _train(self, task: Train) -> Report:
         received, update = self.exchange.received, self.exchange.update(task.slot)
         report, _, memory = run_client(
             self.model, self.work, task.round, task.order, task.client, received["params"], received["buffers"],
@@ -155,9 +187,25 @@ class Worker:
         )  # fmt: skip
         update["buffers"].copy_(self.model.buffers)
         if memory is not None:
-            for name, tensor in self.exchange.personal(task.slot).items():
-                tensor.copy_(memory[name])
+            self.exchange.remember(task.slot, memory)
         return report
+
+    def _train_stack(self, task: TrainStack) -> Returns:
+        if self._stack is None:
+            self._stack = Stack(task.kind, self.model, self.work)
+        received, slots = self.exchange.received, range(task.slot, task.slot + len(task.clients))
+        self.model.load(received["params"], received["buffers"])
+        returns, deltas, own = self._stack.train(
+            task.round, task.clients, task.orders, received["params"],
+            [self.exchange.personal(slot)["params"] if known else None
+             for slot, known in zip(slots, task.has_memory, strict=True)],
+            task.room,
+        )  # fmt: skip
+        self.exchange.updates(len(slots), task.slot).copy_(deltas)
+        if own is not None:
+            for slot, params in zip(slots, own, strict=True):
+                self.exchange.remember(slot, {"params": params, "buffers": received["buffers"]})
+        return returns
 
     def _measure(self, task: Measure) -> list[NDArray[np.float32]]:
         if task.slot is not None or self._loaded != task.version:
