@@ -28,9 +28,12 @@ from propfair.server import Rounds, Server
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CLIENTS = 3
-SECONDS = 280  # that a run may take on a busy machine
+SECONDS = 580  # that a run may take on a busy machine
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="process groups"),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -189,7 +192,7 @@ def test_a_supernode_killed_in_a_round_does_not_stop_the_run(
     folder = tmp_path_factory.mktemp("killed")
     out = folder / "model.safetensors"
     with deploy.Deployment(folder, CLIENTS, quiet=True) as deployment:
-        process = deployment.run(config("propfair", out, rounds=3, timeout=45.0))
+        process = deployment.run(config("propfair", out, rounds=3))  # Flower misses heartbeats within a minute
         seen = ""
         for line in process.stdout:
             seen += line
@@ -199,8 +202,8 @@ def test_a_supernode_killed_in_a_round_does_not_stop_the_run(
         seen += finish(process)
     assert out.exists(), seen[-4000:]
     assert "round 1: weights" in seen
-    assert "round 2: weights [0.3825, 0.0, 0.6175], dropped [1]" in seen
-    assert "dropped [1]" in seen.split("round 3:")[1]
+    for number in (2, 3):
+        assert f"round {number}: weights [0.3825, 0.0, 0.6175], dropped [1]" in seen, seen[-4000:]
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
