@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -120,7 +121,7 @@ class _FairSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         at = self._instruction
-        order = shuffles(at.seed, at.round, self._epoch, [at.client], torch.tensor([self._length]))
+        (order,) = shuffles(at.seed, at.round, self._epoch, [at.client], np.array([self._length]))
         self._epoch += 1
         return iter(order.tolist())
 
