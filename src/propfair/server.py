@@ -133,7 +133,7 @@ class Aggregator:
         self.params = self.params + self.rounds.server_lr * update
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
-        self.state, self.round = algorithm.absorb(self.params, state), job.round
+        self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round
         return self._outcome(plan.everyone, cohort, weights, sums.reports)
 
     @property

@@ -29,7 +29,8 @@ class AlphaFair(PropFair):
         placement: "client" transforms each batch loss, as PropFair does; "server" trains on the plain loss and weighs
             the updates by $p_i (M - f_i)^{-\alpha}$, normalised to sum to 1. With one full-batch step they agree up
             to the length of the step.
-        M: the loss at which a client has no utility left: one number, or one for each client.
+        M: the loss at which a client has no utility left: one number, or one for each client, or
+            "auto", as for PropFair.
         epsilon: the utility below which the straight line begins.
         variant: the slope of that line.
 

@@ -182,6 +182,10 @@ class Algorithm:
         """
         return update, state
 
+    def learn(self, cohort: Cohort, state: State) -> State:
+        """Called once a round when all reports are in: what the state keeps of what clients observed."""
+        return state
+
     def absorb(self, params: Tensor, state: State) -> State:
         """Called once a round after the step, with the new parameters [P]: what the state keeps of them."""
         return state

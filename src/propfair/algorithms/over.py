@@ -62,6 +62,9 @@ class Over(Algorithm):
     def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         return self.inner.amend(update, deltas, cohort, state)
 
+    def learn(self, cohort: Cohort, state: State) -> State:
+        return self.inner.learn(cohort, state)
+
     def absorb(self, params: Tensor, state: State) -> State:
         return self.inner.absorb(params, state)
 

@@ -1,13 +1,16 @@
 """PropFair (Zhang, Malekmohammadi, Chen, Yu, 2023): the algorithm of the paper."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, ClientId, Order, Presets, State, register
+from propfair.algorithms.base import Algorithm, ClientId, Cohort, Order, Presets, State, as_floats, register
 from propfair.errors import ConfigError
 from propfair.transforms import Variant, check_baseline, negative_utility, slope
+
+AUTO_START, AUTO_LEAST, AUTO_FACTOR = 10.0, 2.0, 0.9  # the schedule of M="auto"
 
 
 @register("propfair")
@@ -25,9 +28,13 @@ class PropFair(Algorithm):
     agrees, say that of its local-only model; or the nadir point, its worst loss under a model trained for another
     client alone (eqs. F.3 and F.4, `propfair.fairness.nadir_point`).
 
+    `M="auto"` makes a schedule of the paper's rule of thumb, to start with M = 10 and to reduce it: whenever no client
+    reports a batch past the threshold M - epsilon, the next round has 0.9 M, but never under 2, the least M that the
+    paper tries. It looks at nothing but the sum over clients of the share of such batches.
+
     Args:
         M: the loss at which a client has no utility left; above the losses to expect, yet as low as training allows.
-            One number, or one for each client.
+            One number, or one for each client, or "auto".
         epsilon: the utility below which the logarithm goes on as a straight line.
         variant: the slope of that line, 1/M ("practical") or 1/epsilon ("huber").
 
@@ -36,12 +43,14 @@ class PropFair(Algorithm):
     0.3333333432674408
     >>> PropFair(M=(2.0, 3.0, 4.0)).order(1, {}).baseline
     3.0
+    >>> PropFair(M="auto").order(1, PropFair(M="auto").init(torch.ones(3))).baseline
+    10.0
 
     References:
         G. Zhang, S. Malekmohammadi, X. Chen, Y. Yu, Proportional Fairness in Federated Learning, TMLR 2023.
     """
 
-    M: float | tuple[float, ...] = 5.0
+    M: float | tuple[float, ...] | Literal["auto"] = 5.0
     epsilon: float = 0.2
     variant: Variant = "practical"
 
@@ -58,7 +67,8 @@ class PropFair(Algorithm):
     def __post_init__(self) -> None:
         if self.M == ():
             raise ConfigError("M must be one number, or one for each client; got M=(). Try M=5.")
-        for M in self.M if isinstance(self.M, tuple) else (self.M,):
+        baselines = self.M if isinstance(self.M, tuple) else (AUTO_LEAST if self.M == "auto" else self.M,)
+        for M in baselines:
             check_baseline(M, self.epsilon)
 
     def init(self, share: Tensor) -> State:
@@ -66,10 +76,17 @@ class PropFair(Algorithm):
             raise ConfigError(
                 f"M must be one number, or one for each of the {len(share)} clients; got {len(self.M)} numbers"
             )
-        return {}
+        return {"M": as_floats([AUTO_START])} if self.M == "auto" else {}
 
     def order(self, client: ClientId, state: State) -> Order:
+        if self.M == "auto":
+            return Order(baseline=float(state["M"]))
         return Order(baseline=self.M[client] if isinstance(self.M, tuple) else self.M)
+
+    def learn(self, cohort: Cohort, state: State) -> State:
+        if self.M != "auto" or float(cohort.observed["past_threshold"].sum()) > 0:
+            return state
+        return {"M": torch.clamp(AUTO_FACTOR * state["M"], min=AUTO_LEAST)}
 
     def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
         return negative_utility(batch_loss, self._baseline(order), self.epsilon, self.variant, self.fairness)
@@ -79,7 +96,8 @@ class PropFair(Algorithm):
         return {
             "past_threshold": (batch_loss > M - self.epsilon).float(),
             "slope": slope(batch_loss, M, self.epsilon, self.variant, self.fairness),
+            **({"M": torch.zeros_like(batch_loss) + M} if self.M == "auto" else {}),
         }
 
     def _baseline(self, order: Order) -> float:
-        return order.baseline if isinstance(self.M, tuple) else self.M
+        return self.M if isinstance(self.M, (int, float)) else order.baseline

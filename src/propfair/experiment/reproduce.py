@@ -216,7 +216,8 @@ class _Reproduction:
             raise ConfigError(f"{name} is about the search itself: leave --published out")
         numbers, chosen = [], check_experiments(self.settings.experiments, preset.experiments)
         for experiment in chosen:
-            winners = {winner.entrant.label: winner for winner in self.studies(experiment).winners()}
+            studies = self.studies(experiment, list(preset.parameters))
+            winners = {winner.entrant.label: winner for winner in studies.winners()}
             for label, key in preset.parameters.items():
                 if label in winners:
                     ours = _value(winners[label], key)
@@ -325,7 +326,7 @@ def _statistics(outcomes: Sequence[Outcome], preset: presets.Statistics) -> list
         label, ours = outcome.winner.entrant.label, outcome.statistics()
         for column in preset.columns:
             one: MeanStd = ours[column]
-            paper, paper_std = preset.paper[label][column]
+            paper, paper_std = preset.paper[label].get(column, (math.nan, math.nan))
             std = 100 * one.std if one.num_seeds > 1 else math.nan
             numbers.append(Number(label, column, 100 * one.mean, std, paper, paper_std))
     return numbers
@@ -374,7 +375,7 @@ def _needs(preset: presets.Preset) -> list[tuple[str, Sequence[str]]]:
     if isinstance(preset, presets.Statistics):
         return [(preset.experiment, list(preset.paper))]
     if isinstance(preset, presets.Chosen):
-        return [(experiment, ()) for experiment in preset.experiments]
+        return [(experiment, list(preset.parameters)) for experiment in preset.experiments]
     if isinstance(preset, presets.Relative):
         return [(preset.experiment, [preset.reference, *preset.paper])]
     if isinstance(preset, presets.Finetune):

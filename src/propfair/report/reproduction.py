@@ -99,10 +99,10 @@ def _three(number: Number, plain: bool) -> tuple[str, str, str]:
     if plain:
         return f"{number.ours:g}", f"{number.paper:g}", f"{number.difference:+g}"
     ours, paper = (
-        f"{value:.2f}" if math.isnan(std) else f"{value:.2f} ± {std:.2f}"
+        "-" if math.isnan(value) else f"{value:.2f}" if math.isnan(std) else f"{value:.2f} ± {std:.2f}"
         for value, std in ((number.ours, number.ours_std), (number.paper, number.paper_std))
     )
-    return ours, paper, f"{number.difference:+.2f}"
+    return ours, paper, "-" if math.isnan(number.difference) else f"{number.difference:+.2f}"
 
 
 def _csv(numbers: list[Number]) -> str:
