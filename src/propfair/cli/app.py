@@ -35,11 +35,16 @@ def _root(
 ) -> None: ...
 
 
-def main() -> None:
-    """The entry point."""
+def load_commands() -> None:
+    """Import every file in commands/: each adds its own."""
     commands = Path(__file__).parent / "commands"
     for module in pkgutil.iter_modules([str(commands)]):
         importlib.import_module(f"propfair.cli.commands.{module.name}")
+
+
+def main() -> None:
+    """The entry point."""
+    load_commands()
     plain = warnings.formatwarning
     warnings.formatwarning = lambda message, category, *place: (
         f"warning: {message}\n" if issubclass(category, PropFairWarning) else plain(message, category, *place)

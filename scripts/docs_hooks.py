@@ -1,0 +1,80 @@
+"""What the documentation site makes itself: pages from the registries, formulas as MathML, a menu of what exists."""
+
+import html
+import inspect
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.cli import get_docs_for_click
+
+from propfair.algorithms.base import ALGORITHMS
+from propfair.cli.app import app, load_commands
+
+# A formula, also one in $$ inside a line, which the extension takes for $ with two stray signs around it.
+_FORMULA = re.compile(r'(\$?)<(span|div) class="arithmatex">(.*?)</\2>(\$?)', re.DOTALL)
+_GENERATED = ("reference/algorithms.md", "reference/cli.md")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave out of the menu what is not written."""
+    logging.getLogger("mkdocs.plugins.griffe").setLevel(logging.ERROR)
+    config.nav = _existing(config.nav, Path(config.docs_dir))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that follow from the code."""
+    for name, content in zip(_GENERATED, (algorithms_page(), commands_page()), strict=True):
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_content(html_text: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw themselves."""
+    return _FORMULA.sub(_mathml, html_text)
+
+
+def algorithms_page() -> str:
+    """One entry for each registered algorithm; a new file in the package is a new entry here."""
+    parts = [
+        "# Algorithms",
+        "Each is a frozen dataclass; its fields are its options in configs and on the command line. "
+        "`propfair list algorithms` prints them with their defaults.",
+    ]
+    for name in ALGORITHMS.names():
+        kind = ALGORITHMS.get(name)
+        parts.append(f"## `{name}`\n\n::: {kind.__module__}.{kind.__qualname__}\n    options:\n      heading_level: 3\n"
+                     "      members: false")  # fmt: skip
+    parts.append("## The contract\n\n::: propfair.algorithms.base\n    options:\n      heading_level: 3\n"
+                 "      members: [Algorithm, Cohort, Needs, Order, Personal]")  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def commands_page() -> str:
+    """Every command with its options, from the command itself."""
+    load_commands()
+    command = typer.main.get_command(app)
+    context = typer.Context(command, info_name="propfair")
+    text = get_docs_for_click(obj=command, ctx=context, name="propfair", title="Command line")
+    return re.sub(r"\[/?cyan\]", "`", text)
+
+
+def _existing(nav: Any, docs: Path) -> Any:
+    if isinstance(nav, list):
+        kept = [_existing(item, docs) for item in nav]
+        return [item for item in kept if item]
+    if isinstance(nav, dict):
+        return {title: found for title, item in nav.items() if (found := _existing(item, docs))}
+    return nav if nav in _GENERATED or (docs / nav).exists() else None
+
+
+def _mathml(match: re.Match[str]) -> str:
+    formula = inspect.cleandoc(html.unescape(match.group(3)))[2:-2]  # without \( \) or \[ \]
+    inline = match.group(2) == "span" and not match.group(1)
+    return convert(formula, display="inline" if inline else "block")
