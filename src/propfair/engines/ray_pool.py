@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import logging
 import math
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ OnHang = Literal["wait", "retry", "drop"]
 OLDEST = (2, 40)
 TRIES = 3  # times that a task, or the start of a worker, may fail before the run stops
 DEPTH = 2  # tasks that a worker has at hand, so that it never waits for the next one
-START_SECONDS = 120.0  # that a run goes on without any worker
+START_SECONDS = 300.0  # that a run goes on without any worker
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +65,7 @@ class Pool:
         self._ray, self._make, self._events = ray, make, events
         self._timeout = math.inf if on_hang == "wait" or not timeout else timeout
         self._on_hang = on_hang
-        self._failed_starts = 0
+        self._failed_starts, self._reason = 0, ""
         self._without_workers_since = 0.0
         self._workers: list[_Worker] = []
 
@@ -115,8 +116,10 @@ class Pool:
         until = min((self._deadline(worker, progress) for worker in self._workers), default=math.inf)
         if not any(worker.ready for worker in self._workers):
             until = self._without_workers_since + START_SECONDS
-            if not owner or now > until:
-                raise TrainingError(f"no Ray worker is left and none could be started. {self._room()}")
+            if not owner:
+                raise TrainingError(f"no Ray worker could be started: {self._reason}")
+            if now > until:
+                raise TrainingError(f"no Ray worker came within {START_SECONDS:g} s. {self._room()}")
         wait = None if until == math.inf else max(0.0, until - now)
         done, _ = self._ray.wait(list(owner), num_returns=1, timeout=wait)
         if done:
@@ -131,7 +134,7 @@ class Pool:
         except errors.RayTaskError as error:  # the program failed, not the machine
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
         except errors.RayError as error:
-            self._replace_dead(worker, progress, str(error).strip().splitlines()[0])
+            self._replace_dead(worker, progress, _said(error))
         else:
             if reference in worker.at_hand:
                 progress.put(worker.at_hand.pop(reference), result)
@@ -143,6 +146,7 @@ class Pool:
         keys = self._remove(worker)
         if not worker.ready:
             self._failed_starts += 1
+            self._reason = reason
             log.warning("a Ray worker could not be started: %s", reason)
         elif keys:
             clients = tuple(client for key in keys for client in progress.task(key).clients)
@@ -196,6 +200,12 @@ class Pool:
             f"The cluster has {total.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free) and "
             f"{total.get('GPU', 0):g} GPUs ({free.get('GPU', 0):g} free). Lower cpus or gpus, or add machines."
         )
+
+
+def _said(error: Exception) -> str:
+    """Why, in one line: the exception at the end of a traceback, or else the first line."""
+    lines = str(error).strip().splitlines()
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[0])
 
 
 class _Progress:
