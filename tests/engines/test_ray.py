@@ -24,6 +24,7 @@ from propfair.data import ArrayExamples
 from propfair.engines.base import Engine, Event
 from propfair.engines.inprocess import InProcess
 from propfair.engines.ray import Ray
+from propfair.engines.ray_pool import connected
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.evaluation import Evaluation
 from propfair.federation import Federation, Ragged
@@ -242,6 +243,18 @@ def broken_loss(output: Tensor, target: Tensor) -> Tensor:
 def test_an_error_in_the_program_comes_out_as_it_is(cluster: Any) -> None:
     with pytest.raises(KeyError, match="no such label"):
         train(Ray(address=cluster.address, workers=1), workload(FedAvg(), 2, broken_loss), rounds=1)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, lambda number, frame: None], ids=["default", "own"])
+def test_the_handler_of_sigterm_stays(cluster: Any, before: Any) -> None:
+    at_first = signal.signal(signal.SIGTERM, before)
+    try:
+        with connected(cluster.address, None):
+            if callable(before):
+                assert signal.getsignal(signal.SIGTERM) == before
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, at_first)
 
 
 def test_wrong_options_are_refused() -> None:

@@ -5,7 +5,9 @@ import heapq
 import logging
 import math
 import re
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -276,7 +278,17 @@ def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
+    with _own_signals():
+        _join(ray, address, num_cpus)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _join(ray: ModuleType, address: str, num_cpus: int | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    asked = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             _knock(address)
@@ -289,10 +301,23 @@ def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
             way_out = "Start one with `ray start --head`, or leave address empty to start one for this run."
             raise ConfigError(f"no Ray cluster at address={address!r}: {reason}. {way_out}") from None
         raise ConfigError(f"Ray could not be started on this machine: {reason}") from None
+    if callable(asked) and _in_main_thread():
+        signal.signal(signal.SIGTERM, asked)  # Ray would exit at once where a run wants to save its work first
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray handles SIGTERM by itself, and still does when it is gone: put back what was there before."""
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        yield ray
+        yield
     finally:
-        ray.shutdown()
+        if _in_main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _knock(address: str) -> None:
