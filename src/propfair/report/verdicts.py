@@ -27,7 +27,7 @@ class Verdicts:
         values: [G, G], average relative change of the clients when they move from the row's model to the column's;
             NaN on the diagonal and where it is undefined. Over several seeds, the mean over the seeds both have.
         low, high: [G, G], ends of 95 % intervals; NaN where none was computed.
-        over: [G][G], what the interval was drawn over: "seeds", "examples" or "".
+        over: for each row and column, what the interval was drawn over: "seeds", "examples" or "".
         words: [G], the verdict on each group as a sentence.
         best: the group that withstands the others best.
         left_out: clients without a value under some group.

@@ -82,13 +82,13 @@ function openTrial(trial) {
 
   const all = entries(trial);
   const best = trial.verdicts.best ?? 0;
-  const other = rivalOf(trial, best);
-  fill($("pair-a"), all, $("pair-a").value || `g${other}`);
-  fill($("pair-b"), all, $("pair-b").value || `g${best}`);
+  const [from, to] = firstPair(trial);
+  fill($("pair-a"), all, $("pair-a").value || `g${from}`);
+  fill($("pair-b"), all, $("pair-b").value || `g${to}`);
   fill($("reference"), trial.groups.map((group, position) => [String(position), group.label]), $("reference").value || String(best));
   fill($("client"), trial.clients.map((name, k) => [String(k), name]), $("client").value);
   fill($("heat-run"), trial.runs.map((_, position) => [String(position), labelOf(trial, state.manySeeds ? `r${position}` : `g${trial.runs[position].group}`)]),
-    $("heat-run").value || String(trial.runs.findIndex((run) => run.group === best)));
+    $("heat-run").value || String(trial.runs.findIndex((run) => run.group === to)));
   fillHeat();
   $("partition-said").textContent = `${plural(trial.clients.length, "client")}, ${Math.min(...trial.sizes.train)} to ${Math.max(...trial.sizes.train)} training examples each.`;
   state.measure = trial.measures.find((measure) => measure.key === key) ?? null;
@@ -96,12 +96,15 @@ function openTrial(trial) {
   later("partition-figure", () => partitionFigure(trial, $("partition-unit").value));
 }
 
-// What a first look compares with: plain averaging, else the strongest challenger.
-function rivalOf(trial, best) {
-  const plain = trial.groups.findIndex((group, position) => position !== best && group.settings["algorithm.name"] === "fedavg");
-  if (plain >= 0 || trial.groups.length < 2) return Math.max(0, plain);
-  const row = trial.verdicts.values?.[best] ?? trial.groups.map(() => null);
-  return trial.groups.map((_, k) => k).filter((k) => k !== best).reduce((a, b) => ((row[b] ?? -Infinity) > (row[a] ?? -Infinity) ? b : a));
+// What a first look compares: plain averaging (else the best mean) with whoever serves the worst-off best.
+function firstPair(trial) {
+  const key = trial.measures[0]?.key;
+  const value = (k, name) => (trial.groups[k].statistics[key]?.[name][0] ?? -Infinity) * (trial.measures[0]?.higher === false ? -1 : 1);
+  const best = (name, among) => among.reduce((a, b) => (value(b, name) > value(a, name) ? b : a), among[0]);
+  const all = trial.groups.map((_, k) => k);
+  const plain = all.find((k) => (trial.groups[k].settings["algorithm.name"] ?? trial.groups[k].label) === "fedavg");
+  const from = plain ?? best("mean", all);
+  return [from, best("worst10", all.length > 1 ? all.filter((k) => k !== from) : all)];
 }
 
 function fillHeat() {
@@ -186,7 +189,7 @@ function relativeSentence(trial, measure, a, b) {
   const { verdicts } = trial;
   const whole = a[0] === "g" && b[0] === "g" && from !== to && verdicts.measure === measure.key;
   const value = whole ? verdicts.values[from][to] : null;
-  const interval = whole && known(verdicts.low[from][to]) ? ` (95 % interval over ${verdicts.over[from][to]}: ${signed(verdicts.low[from][to])} to ${signed(verdicts.high[from][to])})` : "";
+  const interval = whole && known(verdicts.low[from][to]) ? ` (95 % interval over ${verdicts.over[from][to]}: ${between(verdicts.low[from][to], verdicts.high[from][to])})` : "";
   return `From ${labelOf(trial, a)} to ${labelOf(trial, b)}, ${plural(gain, "client")} gain and ${lose} lose${undefined_ ? `; for ${undefined_} the change is undefined` : ""}.` +
     (known(value) ? ` Weighted by data, the average relative change is ${signed(value)}${interval}.` : "");
 }

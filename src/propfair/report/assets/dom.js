@@ -41,6 +41,7 @@ function measured(value, higher, digits) {
 }
 
 const signed = (value, digits = 2) => (known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)} %` : "–");
+const between = (low, high) => `${signed(low)} to ${known(high) ? signed(high) : "+∞"}`; // JSON has no infinity
 // A number and its percent sign stay on one line.
 const tied = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 const plural = (count, one, many) => `${count} ${count === 1 ? one : many ?? `${one}s`}`;

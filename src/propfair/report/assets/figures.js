@@ -18,6 +18,7 @@ const scaled = (measure) => (value) => (known(value) ? (measure.higher ? 100 * v
 const unit = (measure) => (measure.higher ? `${measure.label}, %` : measure.label);
 const MOST_DOUBLINGS = 3; // relative weights from an eighth to eight times have colours of their own
 const COLOUR_BAR = { thickness: 12, outlinewidth: 0, tickfont: { size: 11 } };
+const TRADE_PLOT = 392; // pixels between the axes of the scatter, from top to bottom
 const FEW = 8; // so many labels or bands fit into a chart
 
 function tradeFigure(trial, measure, visible, worst) {
@@ -31,26 +32,55 @@ function tradeFigure(trial, measure, visible, worst) {
     type: "scatter", mode: few ? "markers+text" : "markers", showlegend: false, cliponaxis: false,
     x: some.map(({ found }) => scale(found.mean[0])), y: some.map(({ found }) => scale(found[worst][0])),
     text: some.map(({ label }) => forChart(label, 28)), textfont: { size: 12 },
-    textposition: some.map(({ found }) => (scale(found.mean[0]) > (left + 2 * right) / 3 ? "top left" : "top right")),
+    textposition: some.map(({ position }) => places.get(position)),
     marker: { size: 12, color: some.map(({ position }) => colour(position)), symbol: some.map(({ position }) => symbol(position)), line: { width: 1, color: variable("--ground") } },
     error_x: { type: "data", array: some.map(({ found }) => scale(found.mean[1])), thickness: 1.2, width: 4, color: bars },
     error_y: { type: "data", array: some.map(({ found }) => scale(found[worst][1])), thickness: 1.2, width: 4, color: bars },
     hovertemplate: `%{text}<br>mean %{x:.4g}<br>${NAMES[worst]} %{y:.4g}<extra></extra>`,
   });
   const [left, right] = padded(points.map(({ found }) => found.mean), scale);
+  const [bottom, top] = padded(points.map(({ found }) => found[worst]), scale);
+  const width = $("trade-figure").clientWidth - 80;
+  const [across, down] = [width / (right - left), TRADE_PLOT / (top - bottom)]; // pixels of a unit
+  const places = labelPlaces(points.map(({ position, label, found }) => ({
+    position, length: shortened(label, 28).length,
+    x: (scale(found.mean[0]) - left) * across, y: (top - scale(found[worst][0])) * down,
+    dx: scale(found.mean[1] ?? 0) * across, dy: scale(found[worst][1] ?? 0) * down,
+  })), width);
   const best = points.reduce((a, b) => ((b.found[worst][0] > a.found[worst][0]) === measure.higher ? b : a));
   return {
     description: `Scatter of ${plural(points.length, "run")}: mean over clients against ${NAMES[worst]}. ` +
       `Best ${NAMES[worst]}: ${best.label}, ${measured(best.found[worst][0], measure.higher)}.`,
     traces: few ? points.map((point) => trace([point], colour(point.position))) : [trace(points, variable("--soft"))],
     layout: {
-      height: 460, hovermode: "closest",
+      height: TRADE_PLOT + 68, hovermode: "closest",
       xaxis: { title: { text: `mean over clients: ${unit(measure)}` }, range: [left, right] },
-      yaxis: { title: { text: `${NAMES[worst]} of clients: ${unit(measure)}` }, range: padded(points.map(({ found }) => found[worst]), scale) },
+      yaxis: { title: { text: `${NAMES[worst]} of clients: ${unit(measure)}` }, range: [bottom, top] },
     },
     columns: ["run", "mean", "std over seeds", NAMES[worst], "std over seeds"],
     rows: points.map(({ label, found }) => [label, ...found.mean.map(scale), ...found[worst].map(scale)]),
   };
+}
+
+// Where labels stand beside their points so that they cover points, bars and each other as little as may be; in pixels.
+function labelPlaces(points, width) {
+  const boxes = points.flatMap(({ x, y, dx, dy }) => [[x - 5, y - 5, x + 5, y + 5], [x - dx, y - 1, x + dx, y + 1], [x - 1, y - dy, x + 1, y + dy]]);
+  const covered = (a, b) => Math.max(0, Math.min(a[2], b[2]) - Math.max(a[0], b[0])) * Math.max(0, Math.min(a[3], b[3]) - Math.max(a[1], b[1]));
+  const places = new Map();
+  for (const { position, length, x, y } of points) {
+    const long = 7 * length;
+    const candidates = {
+      "top right": [x + 6, y - 20, x + 6 + long, y - 4], "top left": [x - 6 - long, y - 20, x - 6, y - 4],
+      "bottom right": [x + 6, y + 4, x + 6 + long, y + 20], "bottom left": [x - 6 - long, y + 4, x - 6, y + 20],
+      "top center": [x - long / 2, y - 26, x + long / 2, y - 10], "bottom center": [x - long / 2, y + 10, x + long / 2, y + 26],
+      "middle right": [x + 9, y - 8, x + 9 + long, y + 8], "middle left": [x - 9 - long, y - 8, x - 9, y + 8],
+    };
+    const cost = ([x0, y0, x1, y1]) => boxes.reduce((sum, box) => sum + covered(box, [x0, y0, x1, y1]), 0) + 16 * (Math.max(0, -x0) + Math.max(0, x1 - width));
+    const best = Object.keys(candidates).reduce((a, b) => (cost(candidates[b]) < cost(candidates[a]) ? b : a));
+    places.set(position, best);
+    boxes.push(candidates[best]);
+  }
+  return places;
 }
 
 // A range that holds values, their error bars and the labels above them.
@@ -147,7 +177,7 @@ function certificateFigure(trial, reference, visible) {
       marker: { size: 11, color: at.map((value) => (value > 0 ? colour(1) : colour(0))), symbol: at.map((value) => (value > 0 ? "diamond" : "circle")) },
       error_x: { type: "data", symmetric: false, array: others.map((k) => reach(k, high, 1)), arrayminus: others.map((k) => reach(k, low, -1)), color: variable("--soft"), thickness: 1.5, width: 5 },
       text: others.map((k) => forChart(trial.groups[k].label)),
-      customdata: others.map((k) => (known(low[reference][k]) ? `95 % interval over ${over[reference][k]}: ${signed(low[reference][k])} to ${signed(high[reference][k])}` : "no interval computed")),
+      customdata: others.map((k) => (known(low[reference][k]) ? `95 % interval over ${over[reference][k]}: ${between(low[reference][k], high[reference][k])}` : "no interval computed")),
       hovertemplate: "%{text}<br>%{x:+.3f} %<br>%{customdata}<extra></extra>",
     }],
     layout: {
