@@ -1,15 +1,19 @@
-"""Every code block of the documentation runs as it stands, in the order of its page.
+"""Every code block of the documentation runs as it stands, in the order of its page and in one folder for each page.
 
-Python blocks of a page share their names; `>>>` blocks are checked as doctests; bash blocks run in the same folder. A
-block that can't run here carries the reason above it: `<!-- not run: needs a GPU -->`.
+Python blocks of a page share their names, and `>>>` blocks are checked as doctests. A block with a title is a file of
+that name. Commands of propfair run in this process, which saves importing torch for each; others in bash. A block that
+can't run here carries the reason above it: `<!-- not run: needs a GPU -->`.
 """
 
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,29 +27,38 @@ from propfair.models.base import MODELS
 from propfair.partition import PARTITIONERS
 
 ROOT = Path(__file__).parents[2]
+RUNNABLE = ("python", "bash", "toml")
 _BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>.+?) -->\n)?"
-    r"^(?P<indent> *)```(?P<language>python|bash)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    r"(?:^ *<!-- not run: (?P<reason>.+?) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>.+?)\")?\n(?P<code>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
 
 
 class Block(NamedTuple):
     language: str
+    title: str | None
     code: str
     line: int
+    reason: str | None
 
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found["language"], textwrap.dedent(found["code"]), text[: found.start("code")].count("\n"))
+        Block(
+            found["language"], found["title"], textwrap.dedent(found["code"]), text[: found.start("code")].count("\n"),
+            found["reason"],
+        )
         for found in _BLOCK.finditer(text)
-        if not found["reason"]
-    ]
+    ]  # fmt: skip
 
 
-PAGES = [page for page in (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))) if blocks(page)]
+PAGES = {
+    str(page.relative_to(ROOT)): found
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if (found := blocks(page))
+}
 
 
 @pytest.fixture
@@ -59,37 +72,87 @@ def registries() -> Iterator[None]:
         registry._parts.update(parts)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that pages import
-def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page):
-        place = f"{page.relative_to(ROOT)}:{block.line}"
-        if block.language == "bash":
-            _run_commands(block.code, place)
+    for block in PAGES[page]:
+        place = f"{page}:{block.line}"
+        if block.language == "toml":
+            tomllib.loads(block.code)
+        if block.reason:
+            continue
+        if block.title:
+            (tmp_path / block.title).write_text(block.code, encoding="utf-8")
+        elif block.language == "bash":
+            for command in _commands(block.code):
+                _run(command, place, monkeypatch)
         elif block.code.startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(block.code, names, place, str(page), block.line)
+            test = doctest.DocTestParser().get_doctest(block.code, names, place, page, block.line)
             result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
             assert result.failed == 0, place
             names.update(test.globs)
-        else:
+        elif block.language == "python":
             # Blank lines put errors on the page's own lines.
-            exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+            exec(compile("\n" * block.line + block.code, str(ROOT / page), "exec"), names)
 
 
-def _run_commands(code: str, place: str) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{place}\n{done.stdout}{done.stderr}"
+def _commands(code: str) -> list[str]:
+    """The lines of a shell block; a backslash at the end goes on."""
+    return [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
 
 
-def test_blocks_are_found() -> None:
-    names = {str(page.relative_to(ROOT)) for page in PAGES}
-    assert {"CONTRIBUTING.md", "docs/tutorial.md", "docs/theory.md", "docs/guides/own-algorithm.md"} <= names
-    assert len(blocks(ROOT / "docs" / "guides" / "gpu.md")) == 1  # two say why they do not run
+def _run(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(command, comments=True)
+    if words[0] != "propfair":
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{place}: {command}\n{done.stdout}{done.stderr}"
+        return
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")  # a command prints warnings and goes on
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from propfair.cli import main
+
+        patch.setattr(warnings, "formatwarning", warnings.formatwarning)
+        patch.setattr(sys, "argv", words)
+        try:
+            main()
+        except SystemExit as ended:
+            assert not ended.code, f"{place}: {command}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are(page: str) -> None:
+    """A block without a language would not run and not be missed."""
+    for block in PAGES[page]:
+        assert block.language in (*RUNNABLE, "text"), f"{page}:{block.line}"
+
+
+def test_every_fence_is_found() -> None:
+    for page, found in PAGES.items():
+        fences = re.findall(r"^ *```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * len(found), page
+    assert {"README.md", "docs/tutorial.md", "docs/theory.md", "docs/guides/own-algorithm.md"} <= PAGES.keys()
+    left_out = [block for page in PAGES.values() for block in page if block.reason]
+    assert len(left_out) <= 10
+
+
+def test_the_two_commands_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = [command.split() for block in PAGES["README.md"] if block.reason for command in _commands(block.code)]
+    assert [words[:2] for words in commands] == [["make", "demo"], ["make", "test"]]
+    for _, target, *_ in commands:
+        assert f"\n{target}: " in makefile
+
+
+def test_pictures_are_there() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / path).is_file(), f"{page}: {path}"
