@@ -121,10 +121,9 @@ def _run(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(warnings, "formatwarning", warnings.formatwarning)
         patch.setattr(sys, "argv", words)
-        try:
+        with pytest.raises(SystemExit) as ended:
             main()
-        except SystemExit as ended:
-            assert not ended.code, f"{place}: {command}"
+    assert not ended.value.code, f"{place}: {command}"
 
 
 @pytest.mark.parametrize("page", PAGES)
