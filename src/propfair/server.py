@@ -13,6 +13,8 @@ from propfair.engines.base import Block, Job, Session
 from propfair.errors import ConfigError, TrainingError
 from propfair.seeds import generator
 
+_GRAM_BYTES, _GRAM_ROWS = 64 << 20, 256  # of the float64 strips that a Gram matrix is computed in
+
 Sampling = Literal["uniform", "samples"]
 Losses = Callable[[Tensor, Tensor, Sequence[ClientId]], Tensor]  # (params, buffers, clients) -> [K], see Session.losses
 
@@ -275,9 +277,11 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> float:
 
 
 def _gram(updates: Tensor) -> Tensor:
-    """<delta_j, delta_k> in float64, block of columns by block of columns so that float64 copies stay small."""
+    """<delta_j, delta_k> in float64: strip by strip of parameters, so that float64 copies stay small."""
     gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
-    for start in range(0, updates.shape[1], 1 << 16):
-        wide = updates[:, start : start + (1 << 16)].double()
-        gram += (wide @ wide.T).cpu()
-    return gram
+    width = max(1, _GRAM_BYTES // (8 * max(1, len(updates))))
+    for strip in torch.split(updates, width, dim=1):
+        wide = strip.double()
+        for first in range(0, len(wide), _GRAM_ROWS):  # each pair of clients once: the rest is symmetric
+            gram[first : first + _GRAM_ROWS, first:] += (wide[first : first + _GRAM_ROWS] @ wide[first:].T).cpu()
+    return gram.triu() + gram.triu(1).T
