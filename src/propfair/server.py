@@ -119,6 +119,7 @@ class Aggregator:
         sums = _Sums(job)
         for block in blocks:
             sums.add(block)
+            del block  # it may be as large as the model
 
         alive = torch.tensor([report.finite for report in sums.reports])
         self._check_alive(job.round, plan.everyone, sums.reports)
@@ -131,8 +132,8 @@ class Aggregator:
             update = weights.to(sums.updates) @ sums.updates
             update, state = algorithm.amend(update, sums.updates, cohort, state)
         else:
-            update = sums.total * _ratio(weights, early[alive])
-        self.params = self.params + self.rounds.server_lr * update
+            update = sums.total.mul_(_ratio(weights, early[alive]))
+        self.params = torch.add(self.params, update, alpha=self.rounds.server_lr)
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 import torch
 
 from propfair.client import Workload, run_client
-from propfair.engines.allocator import give_back_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
@@ -83,7 +82,6 @@ class AutoSession(DelegatingSession):
         if self._coming is not None and self._coming.ready:
             self.go_on_with(self._coming)
             self._coming = None
-            give_back_memory()
         began = time.monotonic()
         yield from super().train(job)
         self._seconds += time.monotonic() - began

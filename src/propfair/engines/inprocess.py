@@ -44,13 +44,19 @@ class InProcessSession(Session):
         super().__init__(dataclasses.replace(work, federation=on_device(work.federation, work.device)))
         self.model = model
         self._threads = threads
+        self._ready = False
 
     def train(self, job: Job) -> Iterator[Block]:
-        keep_freed_memory()
+        self._get_ready()
         with torch_threads(self._threads), untouched_global_rng():
             for block in job.blocks():
                 positions = range(block.start, block.stop)
                 yield reduce_block(job, positions, (self._row(job, position) for position in positions))
+
+    def _get_ready(self) -> None:
+        if not self._ready:
+            keep_freed_memory()
+            self._ready = True
 
     def rows(self, job: Job) -> Iterator[Row]:
         """Every client by itself, in order: for engines that sum elsewhere."""

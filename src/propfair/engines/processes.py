@@ -21,6 +21,7 @@ from torch import Tensor
 from propfair.client import Memory, Workload
 from propfair.engines import launcher
 from propfair.engines import worker as program
+from propfair.engines.allocator import give_back_memory
 from propfair.engines.base import ENGINES, Block, Engine, Event, Job, Row, Session, reduce_block
 from propfair.engines.inprocess import torch_threads
 from propfair.engines.launcher import WorkerProcess
@@ -29,7 +30,7 @@ from propfair.engines.worker import Exchange, Failure, Layout, Measure, Setup, T
 from propfair.errors import ConfigError, TrainingError
 from propfair.params import FlatModel
 
-SLOT_BYTES = 128 << 20  # for updates that wait until their predecessors are summed
+SLOT_BYTES = 64 << 20  # for updates that wait until their predecessors are summed
 DEATHS_IN_A_ROW = 3  # for each worker: then it is no accident
 
 
@@ -87,6 +88,7 @@ class ProcessesSession(Session):
         self._memory = [world, self._exchange.memory]
         setup = Setup(sys.path, str(Path.cwd()), engine.threads, main, world.size, layout)
         self._pool = Pool(engine.num_workers, setup, [memory.fd for memory in self._memory])
+        give_back_memory()
         self._version = self._round = 0
 
     @property
@@ -153,6 +155,8 @@ class ProcessesSession(Session):
             memory.close()
 
     def _send(self, job: Job) -> None:
+        if self._round == 0:
+            give_back_memory()  # of clients that were run here until the workers were up
         self._load(job.params, job.buffers)
         self._round = job.round
 
@@ -328,15 +332,27 @@ def _check_usable(work: Workload) -> None:
 def _layout(model: FlatModel, work: Workload, num_workers: int, num_slots: int) -> Layout:
     single = Layout(len(model.params), len(model.buffers), 1, work.algorithm.personal is not None, model.params.dtype)
     room = SLOT_BYTES // (single.size - single.row)
-    return single._replace(num_slots=num_slots or max(num_workers + 1, min(room, 16 + 2 * num_workers)))
+    return single._replace(num_slots=num_slots or max(num_workers + 2, min(room, 16 + 2 * num_workers)))
+
+
+def _skeleton(model: FlatModel) -> bytes:
+    """The module without the values of its parameters, which workers get with every task."""
+    values, stream = [p.data for p in model.trainable], io.BytesIO()
+    try:
+        for parameter in model.trainable:
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+        torch.save(model.module, stream)
+    finally:
+        for parameter, value in zip(model.trainable, values, strict=True):
+            parameter.data = value
+    return stream.getvalue()
 
 
 def _pack_world(model: FlatModel, work: Workload, script: bool) -> tuple[SharedMemory, dict[str, Any] | None]:
     """The model and the workload in shared memory, and how to import the user's script if they come from there."""
     try:
-        stream = io.BytesIO()
-        torch.save(model, stream)
-        world, pickled = pack((stream.getvalue(), work))
+        skeleton = _skeleton(model)
+        world, pickled = pack((skeleton, work))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"engine 'processes' sends the model, the loss and the data set to other processes, but one of them can't "

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from propfair.client import Workload
-from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
@@ -108,7 +107,7 @@ class StackedSession(InProcessSession):
         self._stack = Stack(options.kind, model, self.work)
 
     def train(self, job: Job) -> Iterator[Block]:
-        keep_freed_memory()
+        self._get_ready()
         self.model.load(job.params, job.buffers)
         size = self._options.clients
         with torch_threads(self._threads):

@@ -165,8 +165,8 @@ class Worker:
         sys.path[:] = setup.path
         if setup.main is not None:
             _import_main(setup.main)
-        model, work = unpack(SharedMemory(setup.world_size, world_fd))
-        self.model: FlatModel = torch.load(io.BytesIO(model), weights_only=False)
+        skeleton, work = unpack(SharedMemory(setup.world_size, world_fd))
+        self.model = FlatModel(torch.load(io.BytesIO(skeleton), weights_only=False))
         self.work: Workload = work
         self.exchange = Exchange(setup.layout, SharedMemory(setup.layout.size, exchange_fd))
         self._loaded: int | None = None
