@@ -1,8 +1,11 @@
 """The choice of an engine: what it is, that it is told, and that it does not change results."""
 
+import itertools
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +67,41 @@ def test_short_runs_are_not_probed_for_stacking(caplog: pytest.LogCaptureFixture
     assert found.notes[0].startswith("engine: inprocess; a round takes about")
     assert caplog.messages == found.notes
     scenes.assert_same(found, scenes.run(ONE_THREAD, scenes.workload(), scenes.mlp()))
+
+
+def test_slow_first_measurements_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first step may take a second, to load libraries and to map memory, and is no slower than the next ones then."""
+    work = scenes.workload(data=scenes.federation(MANY))
+    taken: list[str] = []
+
+    def clock_of(name: str) -> Callable[[Workload], Callable[[], float]]:
+        ticks = itertools.chain([0.0, 9.0], itertools.count(10.0, {"plain": 1e-3, "stacked": 1e-4}[name]))
+        return lambda _: lambda: taken.append(name) or next(ticks)  # type: ignore[func-returns-value]
+
+    def measured_with(name: str, measure: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(*args: Any) -> Any:
+            monkeypatch.setattr(auto, "_clock", clock_of(name))
+            return measure(*args)
+
+        return measured
+
+    monkeypatch.setattr(auto, "measure_steps", measured_with("plain", auto.measure_steps))
+    monkeypatch.setattr(auto, "measure_stacked", measured_with("stacked", auto.measure_stacked))
+    session, model = start(Auto(workers=1), work, scenes.mlp(), num_rounds=1000)
+    with session:
+        scenes.play(session, model, Rounds(), num_rounds=1)
+    assert session.choice == "vectorized"
+    assert session.notes == ["engine: vectorized; stacked clients take 1 us for a step, not 333"]
+    assert set(taken) == {"plain", "stacked"}
+
+
+def test_stacks_that_are_not_faster_are_not_used_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "CLEARLY", torch.inf)
+    session, model = start(Auto(), scenes.workload(data=scenes.federation(MANY)), scenes.mlp(), num_rounds=1000)
+    with session:
+        found = scenes.play(session, model, Rounds(), num_rounds=1)
+    assert session.choice == "inprocess"
+    assert [note.split(":")[0] for note in found.notes] == ["clients are not stacked", "engine"]
 
 
 def test_what_cannot_be_stacked_is_not() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from propfair.client import Workload, run_client
+from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
@@ -32,6 +33,7 @@ LONG_ROUND = 2.0  # seconds in one process; workers take about as long to start
 LONG_RUN = 5.0  # seconds spent in one process before workers are started all the same
 LONG_CLIENT = 2e-3  # seconds; handing a client to a worker takes a tenth of that
 LONG_STACK = 0.02  # seconds of a round of stacked clients; sharing it out takes a tenth of that
+LONG_PROBE = 0.2  # seconds; shorter measurements are repeated, since the first ones are mostly warming up
 WORKER_BYTES = 200 << 20  # of a worker before it has a model
 
 
@@ -99,6 +101,7 @@ class AutoSession(DelegatingSession):
             return
         lengths = self.work.federation.train.lengths.numpy()[list(job.clients)]
         steps = int(self.work.local.steps_of(job.clients, lengths).sum())
+        keep_freed_memory()  # as when clients really run: else fresh pages may take longer than the steps
         cost = measure_steps(self._model, self.work, job)
         workers = self._possible_workers(cohort, cost.bytes)
         if not forced and steps * self.num_rounds >= FEW_STEPS and cohort >= FEW_CLIENTS and cost.seconds < LONG_STEP:
@@ -106,6 +109,9 @@ class AutoSession(DelegatingSession):
             if stacked is not None and stacked.seconds * CLEARLY < cost.seconds / workers:
                 self._vectorize(stacked, cohort, workers, steps, cost.seconds)
                 return
+            if stacked is not None:
+                us, plain_us = stacked.seconds * 1e6, cost.seconds * 1e6
+                self.note(f"clients are not stacked: a step would take {us:.0f} us, not {plain_us:.0f}", logging.INFO)
         self.choice = "inprocess"
         round_seconds = steps * cost.seconds
         if workers > 1 and round_seconds / cohort > LONG_CLIENT:
@@ -176,9 +182,10 @@ def measure_steps(model: FlatModel, work: Workload, job: Job) -> Cost:
     saved = SavedBytes()
     with torch_threads(1), untouched_global_rng():
         with saved:
-            seconds = run(1)
-        if seconds < LONG_STEP:  # the first step of small models is mostly warming up
-            seconds = min(run(3) for _ in range(3))
+            run(1)  # the first step of a process loads libraries: it tells nothing about the next
+        seconds = run(1)
+        if seconds < LONG_STEP:
+            seconds = min(seconds, *(run(3) for _ in range(3)))
     return Cost(seconds, saved.total + 6 * model.params.nbytes)
 
 
@@ -191,7 +198,7 @@ class StackedCost(NamedTuple):
 
 
 def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectorized) -> StackedCost | None:
-    """All clients at once: two steps, thrown away; None if they can't be stacked."""
+    """All clients at once: two steps, a few times, thrown away; None if they can't be stacked."""
     few, clock = replace(work, local=replace(work.local, steps=2)), _clock(work)
     with torch_threads(1), untouched_global_rng():
         try:
@@ -205,9 +212,12 @@ def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectoriz
             began = clock()
             orders = Orders.of(job.orders[:count])
             stack.train(job.round, job.clients[:count], orders, job.params, [None] * count, room=1 << 30)
-            return (clock() - began) / 2 / count
+            return clock() - began
 
-        return StackedCost(min(run() for _ in range(4)), client_bytes, stack.kind)
+        times = [run() for _ in range(2)]
+        while sum(times) < LONG_PROBE and len(times) < 20:
+            times.append(run())
+        return StackedCost(min(times) / 2 / count, client_bytes, stack.kind)
 
 
 def _clock(work: Workload) -> Callable[[], float]:
