@@ -12,7 +12,7 @@ from propfair.data.base import Examples
 from propfair.federation import Ragged
 from propfair.params import FlatModel
 
-EVALUATION_BATCH = 1024  # the same on every engine: batch shapes decide the last bits
+SMALLEST_BATCH, LARGEST_BATCH, PARTS = 128, 1024, 16  # few examples still keep several workers busy
 
 
 class Evaluation(NamedTuple):
@@ -24,9 +24,13 @@ class Evaluation(NamedTuple):
 
 
 def chunks(index: Ragged, clients: Sequence[ClientId]) -> list[Tensor]:
-    """The examples of the clients, one after the other, cut into batches. The unit of work for parallel engines."""
+    """The examples of the clients, one after the other, cut into batches. The unit of work for parallel engines.
+
+    Batches are the same on every engine, since their shapes decide the last bits.
+    """
     whole = torch.cat([index[client] for client in clients]) if clients else index.values[:0]
-    return list(torch.split(whole, EVALUATION_BATCH)) if len(whole) else []
+    size = min(LARGEST_BATCH, max(SMALLEST_BATCH, len(whole) // PARTS))
+    return list(torch.split(whole, size)) if len(whole) else []
 
 
 @torch.no_grad()

@@ -83,7 +83,7 @@ def rewrite(
         batch_size: of training steps, if it is known: some forms pay for wide batches only. Any other size works too.
         dtype: of the inputs.
         channels_last: also lay out the other convolutions, and what flows between them, channels last. That is faster
-            for many networks, mostly because of max-pooling; `prefers_channels_last` measures it.
+            for many networks, mostly because of max-pooling.
 
     Example:
         >>> rewritten = rewrite(nn.Conv2d(8, 8, 3, padding=1), (8, 1, 1))

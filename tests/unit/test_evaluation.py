@@ -1,0 +1,25 @@
+"""How examples are cut into batches for evaluation."""
+
+import pytest
+import torch
+
+from propfair.evaluation import chunks
+from propfair.federation import Ragged
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "sizes"),
+    [
+        (0, []),
+        (100, [100]),
+        (300, [128, 128, 44]),
+        (3200, [200] * 16),
+        (40_000, [1024] * 39 + [64]),
+    ],
+)
+def test_batches_are_wide_but_many_enough_to_share_out(num_examples: int, sizes: list[int]) -> None:
+    index = Ragged.of([torch.arange(num_examples // 4), torch.arange(num_examples // 4, num_examples)])
+    parts = chunks(index, [1, 0])
+    assert [len(part) for part in parts] == sizes
+    if parts:
+        assert torch.equal(torch.cat(parts), torch.cat([index[1], index[0]]))
