@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from torch import Tensor, nn
 
 from propfair.errors import DataError, MissingExtraError
 from propfair.evaluation import Evaluation
-from propfair.experiment.training import EndState
 from propfair.fairness.statistics import ClientStatistics, summarize
 from propfair.federation import Split
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+EndState = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)

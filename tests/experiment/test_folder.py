@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from propfair import files
 from propfair.errors import ConfigError, DataError, TrainingError
-from propfair.experiment import files
 from propfair.experiment.config import make_config
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.run import run

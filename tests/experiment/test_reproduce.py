@@ -139,6 +139,8 @@ def test_a_table_of_statistics(out: Path, tmp_path: Path) -> None:
     assert "a round took" in screen.said[1]
     assert "about 0 min" in screen.said[1]
     assert len(table.numbers) == 42
+    assert len(table.runs) == 7
+    assert all((path / "records.parquet").is_file() for path in table.runs)
     one = next(number for number in table.numbers if (number.row, number.column) == ("propfair", "mean"))
     assert one.paper == 64.75
     assert one.difference == pytest.approx(one.ours - 64.75)
@@ -219,6 +221,13 @@ def test_published_values_one_algorithm_one_seed(out: Path) -> None:
     table = redo("table6-cifar10", out, published=True, only=("fedavg",), seeds=(3,), overrides=("schedule.rounds=1",))
     assert {number.row for number in table.numbers} == {"fedavg"}
     assert "schedule.rounds=1" in " ".join(table.notes)
+
+
+def test_notes_say_how_models_were_initialised(out: Path, tmp_path: Path) -> None:
+    assert "common initialisation" in " ".join(redo("table6-cifar10", out, only=("fedavg",)).notes)
+    table = redo("table6-cifar10", tmp_path, only=("fedavg",), overrides=("init=independent", "schedule.rounds=1"))
+    assert "each client initialised by itself" in " ".join(table.notes)
+    assert "common" not in " ".join(table.notes)
 
 
 def test_time_is_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`propfair report`, `figure` and `compare`, as typed."""
+"""`propfair report`, `figure`, `compare` and `reproduce`, as typed."""
 
 import json
 import os
@@ -46,3 +46,14 @@ def test_compare_ends_with_its_report(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["report"] == "both/report.html"
     page = (tmp_path / "both" / "report.html").read_text()
     assert '"label":"propfair"' in page
+
+
+def test_reproduce_ends_with_its_report(tmp_path: Path) -> None:
+    done = propfair(
+        "reproduce", "figure2", "--scale", "smoke", "--only", "fedavg,propfair", "-q", "-o", "redone", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "report: redone/figure2.html"
+    page = (tmp_path / "redone" / "figure2.html").read_text()
+    assert '"label":"propfair' in page
+    assert page.count('"state":"finished"') == 2  # without those that values were chosen by

@@ -118,11 +118,10 @@ def print_comparison(
         print(f"report: {report}")
 
 
-def write_page(folder: Path) -> Path | None:
-    """The report on all runs below a folder, written into it. Runs are worth more than their report: a lack is said."""
-    path = folder / "report.html"
+def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> Path | None:
+    """The report on all runs at or below places. Runs are worth more than their report: a lack is said."""
     try:
-        problems, _ = write_report([folder], path)
+        problems, _ = write_report(places, path, title)
     except MissingExtraError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None

@@ -33,8 +33,8 @@ import safetensors.torch
 from torch import Tensor
 
 from propfair.errors import ConfigError, DataError
-from propfair.experiment.files import give_usual_mode, replacing, write_text
 from propfair.experiment.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
+from propfair.files import give_usual_mode, replacing, write_text
 
 if sys.platform != "win32":
     import fcntl

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal
 
 from propfair.errors import MissingExtraError, PropFairWarning
 from propfair.evaluation import Evaluation
-from propfair.experiment.files import write_text
 from propfair.fairness.statistics import summarize
 from propfair.federation import Split
+from propfair.files import write_text
 from propfair.registry import Registry
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from propfair.data.base import Examples
 from propfair.errors import DataError
-from propfair.experiment.files import replacing
 from propfair.federation import SPLITS, Federation
+from propfair.files import replacing
 from propfair.ragged import Ragged
 
 _FORMAT = "propfair partition 1"

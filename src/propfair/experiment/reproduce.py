@@ -22,6 +22,11 @@ from propfair.experiment.sweep import Outcome, Place, Row, Studies, Winner, run_
 from propfair.fairness.statistics import MeanStd
 from propfair.federation import Federation
 
+_FIRST_MODELS = {
+    "common": "common initialisation",
+    "independent": "each client initialised by itself, as in the authors' code",
+}
+
 
 class Screen(Protocol):
     """What shows the progress of a reproduction."""
@@ -94,6 +99,7 @@ class Reproduced:
         numbers: ours and the paper's; accuracies and relative changes in percent.
         notes: what differs from the paper, said in sentences.
         certified: for figures of relative changes.
+        runs: the folders of the runs behind the numbers; none for what is computed.
     """
 
     name: str
@@ -101,6 +107,7 @@ class Reproduced:
     numbers: list[Number] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     certified: list[Certified] = field(default_factory=list)
+    runs: list[Path] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values; None for nan."""
@@ -116,6 +123,7 @@ class Reproduced:
                 for number in self.numbers
             ],
             "certificates": [one.as_dict() for one in self.certified],
+            "runs": [str(path) for path in self.runs],
         }
 
 
@@ -196,7 +204,9 @@ class _Reproduction:
     def _statistics(self, name: str, preset: presets.Statistics) -> Reproduced:
         studies = self.studies(preset.experiment, list(preset.paper))
         numbers = _statistics(studies.outcomes(), preset)
-        return Reproduced(name, preset, numbers, self._notes([preset.experiment], studies))
+        return Reproduced(
+            name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies)
+        )
 
     def _sizes(self, name: str, preset: presets.Sizes) -> Reproduced:
         chosen = check_experiments(self.settings.experiments, preset.experiments)
@@ -214,15 +224,18 @@ class _Reproduction:
     def _chosen(self, name: str, preset: presets.Chosen) -> Reproduced:
         if self.settings.published:
             raise ConfigError(f"{name} is about the search itself: leave --published out")
-        numbers, chosen = [], check_experiments(self.settings.experiments, preset.experiments)
+        numbers: list[Number] = []
+        folders: list[Path] = []
+        chosen = check_experiments(self.settings.experiments, preset.experiments)
         for experiment in chosen:
             studies = self.studies(experiment, list(preset.parameters))
+            folders += _final_folders(studies)
             winners = {winner.entrant.label: winner for winner in studies.winners()}
             for label, key in preset.parameters.items():
                 if label in winners:
                     ours = _value(winners[label], key)
                     numbers.append(Number(label, experiment, ours, paper=preset.paper[experiment][label]))
-        return Reproduced(name, preset, numbers, self._notes(chosen))
+        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
 
     # The figures.
 
@@ -238,7 +251,7 @@ class _Reproduction:
             for label, value in zip(others, found.certificate.values, strict=True)
         ]
         notes = [f"{preset.reference}: {found.verdict}", *self._notes([preset.experiment], studies)]
-        return Reproduced(name, preset, numbers, notes, [found])
+        return Reproduced(name, preset, numbers, notes, [found], _final_folders(studies))
 
     def _finetune(self, name: str, preset: presets.Finetune) -> Reproduced:
         studies = self.studies(preset.experiment, preset.algorithms)
@@ -250,13 +263,14 @@ class _Reproduction:
             for label in preset.paper
             if {preset.start or label, preset.end or label} <= runs.keys()
         ]
-        numbers, certified = [], []
+        numbers, certified, ends = [], [], []
         for first, then in pairs:
             tuned = finetune(
                 [run.path for run in runs[first]], [contestants[then]], out=studies.place.out / "finetuned",
                 overrides=[f"schedule.rounds={rounds}", f"schedule.eval_every={rounds}"], watcher=self.screen.run,
             )  # fmt: skip
             found = certify(runs[first], [one.end for one in tuned])
+            ends += [one.end.path for one in tuned]
             label = then if preset.start else first
             value = 100 * float(found.certificate.values[0])
             numbers.append(Number(label, "relative change", value, paper=preset.paper[label]))
@@ -265,30 +279,32 @@ class _Reproduction:
             f"fine-tuned for {rounds} rounds; the paper does not say how many",
             *self._notes([preset.experiment], studies),
         ]
-        return Reproduced(name, preset, numbers, notes, certified)
+        return Reproduced(name, preset, numbers, notes, certified, [*_final_folders(studies), *ends])
 
     def _scatter(self, name: str, preset: presets.Scatter) -> Reproduced:
         tables = [(part, load_preset(part)) for part in preset.parts]
         named = [table.experiment for _, table in tables if isinstance(table, presets.Statistics)]
         chosen = check_experiments(self.settings.experiments, named)
-        numbers = []
+        numbers: list[Number] = []
+        folders: list[Path] = []
         for _, table in tables:
             if isinstance(table, presets.Statistics) and table.experiment in chosen:
-                outcomes = self.studies(table.experiment, preset.algorithms).outcomes()
+                studies = self.studies(table.experiment, preset.algorithms)
+                folders += _final_folders(studies)
                 numbers += [
                     Number(
                         f"{table.experiment}: {one.row}", one.column, one.ours, one.ours_std, one.paper, one.paper_std
                     )
-                    for one in _statistics(outcomes, table)
+                    for one in _statistics(studies.outcomes(), table)
                     if one.column in ("mean", "worst10") and one.row in preset.algorithms
                 ]
-        return Reproduced(name, preset, numbers, self._notes(chosen))
+        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
 
     def _notes(self, experiments: Sequence[str], studies: Studies | None = None) -> list[str]:
         scale = self.settings.scale
         said = {f"scale {scale}: {load_experiment(one).note(scale)}": None for one in experiments}
         values = "the paper's best values" if self.settings.published else "values chosen on a validation split"
-        notes = [*said, f"{values}; common initialisation; test split read once, after the last round"]
+        notes = [*said, f"{values}; {self._first_models(experiments)}; test split read once, after the last round"]
         if self.settings.overrides:
             notes.append(f"changed settings: {', '.join(self.settings.overrides)}")
         if studies is not None:
@@ -297,6 +313,11 @@ class _Reproduction:
             notes.append(f"seeds {seeds}; population std; final runs took {seconds:.0f} s in all")
             notes += studies.failures()
         return notes
+
+    def _first_models(self, experiments: Sequence[str]) -> str:
+        sweeps = [self.sweep(experiment)[0] for experiment in experiments]
+        configs = [sweep.final_config(one, sweep.example(one), 0) for sweep in sweeps for one in sweep.entrants]
+        return " or ".join(_FIRST_MODELS[init] for init in sorted({config.init for config in configs}))
 
 
 class _Silent:
@@ -330,6 +351,11 @@ def _statistics(outcomes: Sequence[Outcome], preset: presets.Statistics) -> list
             std = 100 * one.std if one.num_seeds > 1 else math.nan
             numbers.append(Number(label, column, 100 * one.mean, std, paper, paper_std))
     return numbers
+
+
+def _final_folders(studies: Studies) -> list[Path]:
+    """The folders of the winners' runs."""
+    return [studies.final_folder(winner, seed) for winner in studies.winners() for seed in studies.sweep.seeds]
 
 
 def _final_runs(studies: Studies) -> dict[str, list[SavedRun]]:

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,10 @@ from propfair.experiment.loggers import Sink, Sinks, evaluation_values
 from propfair.experiment.records import Records, count_dropped, last_evaluations
 from propfair.federation import SPLITS, Federation, Split
 from propfair.params import FlatModel
+from propfair.result import EndState
 from propfair.rewrite import Rewritten, rewrite
 from propfair.server import Rounds, Server
 
-EndState = Literal["finished", "interrupted", "failed"]
 _CHECKPOINT_SECONDS = 60.0
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from propfair.errors import MissingExtraError
-from propfair.experiment.files import replacing
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.examples import AflFailure, NashExample, afl_failure, nash_example
+from propfair.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError, MissingExtraError, unknown
-from propfair.experiment.files import replacing
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import gini_index
+from propfair.files import replacing
 from propfair.report.curves import relative_weights, statistics_over_rounds
 from propfair.report.groups import Group, Measure, Trial, sort_runs
 from propfair.report.picture import COLOURS, SHAPES

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from propfair.errors import MissingExtraError
-from propfair.experiment.files import replacing
 from propfair.federation import SPLITS, Federation
+from propfair.files import replacing
 
 MAX_DRAWN = 500  # clients; of more, so many are drawn, evenly over the order of size
 MAX_NAMED = 40

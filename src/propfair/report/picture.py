@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from propfair.errors import MissingExtraError
-from propfair.experiment.files import replacing
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import worst_fraction
+from propfair.files import replacing
 
 # Okabe and Ito's palette, safe for colour-blind readers, with a shape for each colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from propfair.errors import MissingExtraError
-from propfair.experiment.files import replacing
 from propfair.fairness.arrays import FloatArray
+from propfair.files import replacing
 from propfair.report.picture import COLOURS
 
 _NAMED_CLIENTS = 24

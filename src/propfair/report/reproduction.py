@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from propfair.experiment import presets
-from propfair.experiment.files import write_text
 from propfair.experiment.reproduce import Number, Reproduced
+from propfair.files import write_text
 from propfair.report.relative import draw_relative
 from propfair.report.scatter import draw_scatter
 from propfair.report.tables import TextTable

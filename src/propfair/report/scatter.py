@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from propfair.errors import MissingExtraError
-from propfair.experiment.files import replacing
+from propfair.files import replacing
 from propfair.report.picture import COLOURS, SHAPES
 
 Point = tuple[float, float]  # mean, worst 10 %

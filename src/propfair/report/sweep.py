@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from propfair.experiment.files import write_text
 from propfair.experiment.search import Sweep
 from propfair.experiment.sweep import Outcome
 from propfair.fairness.statistics import MeanStd
+from propfair.files import write_text
 from propfair.report.tables import TextTable, percent_cell
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")

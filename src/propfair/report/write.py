@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from propfair.errors import ConfigError
-from propfair.experiment.files import write_text
+from propfair.files import write_text
 from propfair.report.document import make_document, read_all
 from propfair.report.find import Problem
 from propfair.report.page import render

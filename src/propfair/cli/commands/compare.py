@@ -65,7 +65,7 @@ def compare(
         {one.contestant.label: one.accuracies() for one in compared}, picture,
         f"{source}, {federation.num_clients} clients: who is served how well",
     )  # fmt: skip
-    print_comparison(compared, federation, [picture], write_page(folder), output)
+    print_comparison(compared, federation, [picture], write_page([folder], folder / "report.html"), output)
     if any(result.state == "failed" for one in compared for result in one.results):
         raise typer.Exit(1)
 

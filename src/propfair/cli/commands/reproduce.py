@@ -63,6 +63,7 @@ def reproduce(
     Stopped or killed, the same command goes on. Tables and figures share their runs in [cyan]--out[/cyan].
     """
     from propfair.cli.display import print_json, print_table
+    from propfair.cli.report_text import write_page
     from propfair.experiment.names import RUNS
     from propfair.experiment.presets import load_preset, preset_names
     from propfair.experiment.reproduce import NotCompleteError, Settings, plan, said_estimate
@@ -100,8 +101,12 @@ def reproduce(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     written = [path for one in redone for path in write_reproduction(one, settings.out)]
+    runs = list(dict.fromkeys(path for one in redone for path in one.runs))
+    page = write_page(runs, settings.out / f"{name}.html", load_preset(name).title) if runs else None
     if output == Format.json:
-        print_json({"reproduced": [one.as_dict() for one in redone], "files": [str(path) for path in written]})
+        files = [str(path) for path in written]
+        report = None if page is None else str(page)
+        print_json({"reproduced": [one.as_dict() for one in redone], "files": files, "report": report})
         return
     for one in redone:
         if one.numbers:
@@ -109,6 +114,8 @@ def reproduce(
             print_table(table.title, table.columns, table.rows, caption="\n".join(table.notes))
     for path in written:
         typer.echo(f"written: {path}")
+    if page is not None:
+        typer.echo(f"report: {page}")
 
 
 class _Screen:
