@@ -300,3 +300,16 @@ def _descendants(pid: int) -> set[int]:
     children = {int(child) for task in Path(f"/proc/{pid}/task").iterdir()
                 for child in (task / "children").read_text().split()}  # fmt: skip
     return children.union(*(_descendants(child) for child in children))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.perturb=3", "glibc.malloc.perturb=3:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_workers_get_large_pages_unless_told_otherwise(ours: str, theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", ours)
+    assert launcher._environment()["GLIBC_TUNABLES"] == theirs

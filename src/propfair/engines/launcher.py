@@ -40,7 +40,7 @@ class Launcher:
             process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                env={**os.environ, **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}},
+                env=_environment(),
             )  # fmt: skip
         weakref.finalize(self, _close, process, self._control)
 
@@ -127,6 +127,15 @@ def fork_on_request(control_fd: int) -> None:
                     control.sendall(status.to_bytes(8))
             else:
                 return
+
+
+def _environment() -> dict[str, str]:
+    """One thread; and large pages, where the system leaves the choice to programs: a few percent for large models."""
+    one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "glibc.malloc.hugetlb" not in tunables:
+        tunables = ":".join(filter(None, [tunables, "glibc.malloc.hugetlb=1"]))
+    return {**os.environ, **one_thread, "GLIBC_TUNABLES": tunables}
 
 
 def _close(process: subprocess.Popen[bytes], control: socket.socket) -> None:
