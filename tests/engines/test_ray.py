@@ -318,6 +318,34 @@ def test_nothing_is_left_after_an_interrupt(how: signal.Signals) -> None:
     assert set(Path("/dev/shm").glob("plasma*")) <= shared
 
 
+STARTING = """
+import ray
+from propfair.engines.ray_pool import connected
+print("starting", flush=True)
+with connected("", 1):
+    raise AssertionError("too late")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_sigterm_while_ray_starts_ends_the_process(seconds: float) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    session = f"_{process.pid}"  # the end of the name of the session
+    deadline = time.monotonic() + 120
+    while processes_of(session) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(session) == []
+
+
 def processes_of(session: str) -> list[str]:
     """The command lines of all processes of a Ray session."""
     found = []

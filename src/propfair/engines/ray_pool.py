@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import logging
 import math
+import os
 import re
 import signal
 import socket
@@ -279,7 +280,8 @@ def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
         yield ray
         return
     with _own_signals():
-        _join(ray, address, num_cpus)
+        with _sigterm_ends_at_once():
+            _join(ray, address, num_cpus)
         try:
             yield ray
         finally:
@@ -314,6 +316,35 @@ def _own_signals() -> Iterator[None]:
     finally:
         if _in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+@contextlib.contextmanager
+def _sigterm_ends_at_once() -> Iterator[None]:
+    """While Ray starts: its own handler would unwind a Ray that is half there, which hangs for a minute and aborts.
+
+    The processes that Ray has started so far end with this one.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        watcher = threading.Thread(target=_exit_on_sigterm, args=(ours,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            theirs.shutdown(socket.SHUT_WR)
+            watcher.join()
+
+
+def _exit_on_sigterm(signals: socket.socket) -> None:
+    while numbers := signals.recv(64):
+        if signal.SIGTERM in numbers:
+            os._exit(128 + signal.SIGTERM)
 
 
 def _in_main_thread() -> bool:
