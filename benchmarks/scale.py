@@ -1,23 +1,30 @@
-"""`python -m benchmarks.scale`: Ray with one and two workers against one process; the costs behind docs/scale.md."""
+"""`python -m benchmarks.scale`: Ray with one and two workers against one process, and what follows for many clients.
 
+Writes its tables into docs/scale.md; `--dry-run` only prints them.
+"""
+
+import argparse
 import contextlib
+import datetime
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from benchmarks import machine
+from benchmarks.harness import ROOT
 from benchmarks.workloads import Workload as Load
 from benchmarks.workloads import find
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.term import TERM
 from propfair.client import LocalTraining, Workload
 from propfair.data import ArrayExamples
-from propfair.engines.base import Engine
+from propfair.engines.base import BLOCK, Engine
 from propfair.engines.inprocess import InProcess
 from propfair.engines.ray import Ray
 from propfair.engines.ray_pool import connected
@@ -25,10 +32,34 @@ from propfair.federation import Federation, Ragged
 from propfair.params import FlatModel
 from propfair.server import Aggregator, Rounds, Server
 
-TURNS = 7
+BEGIN, END = "<!-- results: written by python -m benchmarks.scale -->", "<!-- end of results -->"
+POPULATIONS = (1_000, 10_000, 1_000_000)
+WORKERS = (2, 100, 1000)
+BYTES_PER_SECOND = 1.25e9  # of the driver's network: 10 Gbit/s
 ENGINES: dict[str, Engine] = {
     "one process": InProcess(threads=1), "Ray, 1 worker": Ray(workers=1), "Ray, 2 workers": Ray(workers=2),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one workload, measured."""
+
+    load: Load
+    num_params: int
+    starts: dict[str, float]  # seconds until the first round can begin, by engine
+    rounds: dict[str, list[float]]  # seconds
+    processor: dict[str, float]  # seconds a round, of all processes
+    equal: dict[str, bool]  # bits, to those of one process
+    bytes_per_client: float  # of training data
+
+    def seconds(self, engine: str) -> float:
+        return statistics.median(self.rounds[engine])
+
+    @property
+    def worker_seconds(self) -> float:
+        """That a worker needs for a client, with all that Ray adds."""
+        return 2 * self.seconds("Ray, 2 workers") / self.load.cohort
 
 
 def work_of(load: Load) -> Workload:
@@ -61,36 +92,32 @@ def processor_seconds() -> float:
     return sum(used.get(number, 0) for number in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def compare(load: Load) -> None:
+def measure(load: Load, turns: int) -> Costs:
     """Rounds of every engine in turns, so that a busy machine slows all of them; and whether the bits are equal."""
     work = work_of(load)
     with contextlib.ExitStack() as stack:
         stack.enter_context(connected("", 3))  # one Ray for all of them
         servers: dict[str, Server] = {}
+        starts: dict[str, float] = {}
         for name, engine in ENGINES.items():
             model = FlatModel(load.build_model())
-            start = seconds(lambda: servers.update({name: begin(engine, model, work, load, stack)}))  # noqa: B023
+            starts[name] = seconds(lambda: servers.update({name: begin(engine, model, work, load, stack)}))  # noqa: B023
             servers[name].run_round()  # to warm up
-            print(f"{name}: {start:.1f} s to start", flush=True)
+            print(f"{load.name}, {name}: {starts[name]:.1f} s to start", flush=True)
         taken: dict[str, list[float]] = {name: [] for name in servers}
         used = dict.fromkeys(servers, 0.0)
-        for _ in range(TURNS):
+        for _ in range(turns):
             for name, server in servers.items():
                 before = processor_seconds()
                 taken[name].append(seconds(server.run_round))
                 used[name] += processor_seconds() - before
-        base = statistics.median(taken["one process"])
         params = servers["one process"].params
-        print(
-            f"\n{load.title}: {len(params):,} parameters, {load.cohort} clients a round; load {os.getloadavg()[0]:.1f}"
-        )
-        print("| engine | seconds a round | speed | processor seconds | equal bits |\n|---|---|---|---|---|")
-        for name, values in taken.items():
-            middle = statistics.median(values)
-            ratio = statistics.median(b / v for b, v in zip(taken["one process"], values, strict=True))
-            same = torch.equal(servers[name].params, params)
-            print(f"| {name} | {middle:.3f} | {ratio:.2f} | {used[name] / TURNS:.3f} | {'yes' if same else 'NO'} |")
-        print(f"a client: {1000 * base / load.cohort:.2f} ms\n", flush=True)
+        tensors = work.federation.examples.tensors().values()
+        return Costs(
+            load, len(params), starts, taken, {name: value / turns for name, value in used.items()},
+            {name: torch.equal(server.params, params) for name, server in servers.items()},
+            sum(tensor.nbytes for tensor in tensors) / load.num_clients,
+        )  # fmt: skip
 
 
 def begin(engine: Engine, model: FlatModel, work: Workload, load: Load, stack: contextlib.ExitStack) -> Server:
@@ -98,28 +125,112 @@ def begin(engine: Engine, model: FlatModel, work: Workload, load: Load, stack: c
     return Server(session, Rounds(participation=load.cohort), model.params, model.buffers)
 
 
-def server_costs() -> None:
-    """What one machine does for a round beside the clients: planning it, and adding up blocks."""
-    params = torch.zeros(1_206_590)
-    update = torch.ones_like(params)
-    adding = statistics.median(seconds(lambda: params.add_(update)) for _ in range(50))
-    print(f"adding one block of {len(params):,} parameters: {1000 * adding:.2f} ms")
-    for n in (1_000, 10_000, 1_000_000):
-        train = Ragged(torch.empty(0, dtype=torch.int64), torch.arange(0, 30 * n + 1, 30))
-        nothing = Ragged(torch.empty(0, dtype=torch.int64), torch.zeros(n + 1, dtype=torch.int64))
-        examples = ArrayExamples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), num_classes=2)
-        federation = Federation(examples, tuple(map(str, range(n))), train, nothing, nothing)
-        cohort = max(100, n // 100)
-        for algorithm in (FedAvg(), TERM()):
-            model = FlatModel(nn.Linear(1, 1))
-            work = Workload(federation, algorithm, LocalTraining())
-            server = Aggregator(work, Rounds(participation=cohort), model.params, model.buffers)
-            planning = statistics.median(seconds(lambda: server.plan(None)) for _ in range(5))  # noqa: B023
-            print(f"planning {cohort:,} of {n:,} clients, {algorithm.name}: {1000 * planning:.1f} ms")
+def planning_seconds(num_clients: int, cohort: int) -> float:
+    """What the driver does before a round, for an algorithm that looks at losses."""
+    train = Ragged(torch.empty(0, dtype=torch.int64), torch.arange(0, 30 * num_clients + 1, 30))
+    nothing = Ragged(torch.empty(0, dtype=torch.int64), torch.zeros(num_clients + 1, dtype=torch.int64))
+    examples = ArrayExamples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), num_classes=2)
+    federation = Federation(examples, tuple(map(str, range(num_clients))), train, nothing, nothing)
+    model = FlatModel(nn.Linear(1, 1))
+    server = Aggregator(
+        Workload(federation, TERM(), LocalTraining()), Rounds(participation=cohort), model.params, model.buffers
+    )
+    return statistics.median(seconds(lambda: server.plan(None)) for _ in range(3))
+
+
+def adding_seconds(num_params: int) -> float:
+    """To add one block to the sum."""
+    total, update = torch.zeros(num_params), torch.ones(num_params)
+    return statistics.median(seconds(lambda: total.add_(update)) for _ in range(50))
+
+
+def scaling(costs: Costs) -> str:
+    load = costs.load
+    rows = [
+        "| engine | seconds a round | speed | processor seconds a round | start | equal bits |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for name, values in costs.rounds.items():
+        speed = statistics.median(b / v for b, v in zip(costs.rounds["one process"], values, strict=True))
+        rows.append(
+            f"| {name} | {costs.seconds(name):.3f} ({min(values):.3f}-{max(values):.3f}) | {speed:.2f} | "
+            f"{costs.processor[name]:.3f} | {costs.starts[name]:.1f} s | {'yes' if costs.equal[name] else 'NO'} |"
+        )
+    return f"**{load.name}**: {load.title}; {costs.num_params:,} parameters.\n\n" + "\n".join(rows)
+
+
+def estimate(costs: Costs, planning: dict[tuple[int, int], float]) -> str:
+    """Per-round costs, multiplied out."""
+    adding, size = adding_seconds(costs.num_params), 4 * costs.num_params
+    head = " | ".join(f"{workers:,} workers" for workers in WORKERS)
+    rows = [
+        f"| clients | a round | clients' work | driver | {head} | data |",
+        "|---:|---:|---:|---:|" + "---:|" * (len(WORKERS) + 1),
+    ]
+    for (clients, cohort), plan in planning.items():
+        blocks = -(-cohort // BLOCK)
+        driver = plan + blocks * (adding + size / BYTES_PER_SECOND)
+        work = cohort * costs.worker_seconds
+        totals = " | ".join(duration(work / workers + driver) for workers in WORKERS)
+        rows.append(
+            f"| {clients:,} | {cohort:,} | {duration(work)} | {duration(driver)} | {totals} | "
+            f"{clients * costs.bytes_per_client / 2**30:,.2f} GiB |"
+        )
+    return (
+        f"**{costs.load.name}**, from {1000 * costs.worker_seconds:.2f} ms of a worker for a client, "
+        f"{1000 * adding:.2f} ms to add a block and {size / 2**20:.2f} MiB for a model:\n\n" + "\n".join(rows)
+    )
+
+
+def duration(value: float) -> str:
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if value >= 2 * length:
+            return f"{value / length:,.1f} {unit}"
+    return f"{value:.2f} s"
+
+
+def markdown(found: list[Costs]) -> str:
+    cohorts = [(n, cohort) for n in POPULATIONS for cohort in sorted({max(100, n // 100), n})]
+    planning = {pair: planning_seconds(*pair) for pair in cohorts}
+    described = ", ".join(
+        f"{name} {value}" for name, value in {**machine.describe(), **machine.versions(["ray"])}.items()
+    )
+    turns = len(next(iter(found[0].rounds.values())))
+    return "\n\n".join(
+        [
+            "### Measured",
+            f"On {datetime.date.today():%Y-%m-%d}, {described}; load at the end {os.getloadavg()[0]:.1f}. "
+            f"Engines took turns, {turns} rounds each: medians, and in brackets the fastest and the slowest round. "
+            "Speed is the median of one process against the engine in the same turn.",
+            *map(scaling, found),
+            "### Estimated",
+            *(estimate(costs, planning) for costs in found),
+        ]
+    )
+
+
+def write_page(text: str, page: Path) -> None:
+    """Put the tables between the two marks of the page."""
+    before, begin_, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin_ or not end:
+        raise ValueError(f"{page} must have the lines {BEGIN!r} and {END!r}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("workloads", nargs="*", default=["W2", "W3-mlp"], help="as in docs/performance.md")
+    parser.add_argument("--turns", type=int, default=7, help="rounds of each engine")
+    parser.add_argument("--dry-run", action="store_true", help="print the tables, write nothing")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else a busy machine would slow Ray's workers most
+    text = markdown([measure(find(name), given.turns) for name in given.workloads])
+    print(text)
+    if not given.dry_run:
+        write_page(text, ROOT / "docs" / "scale.md")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for workload in sys.argv[1:] or ["W2", "W3-mlp"]:
-        compare(find(workload))
-    server_costs()
+    main()

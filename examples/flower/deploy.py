@@ -19,16 +19,27 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import certificates
 
 APP = Path(__file__).parent
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
+# A process and its guard, which waits until nobody holds the other end of the pipe, and then kills all that is left.
+TIED = """
+import os, signal, sys
+life = int(sys.argv[1])
+if os.fork() == 0:
+    os.closerange(0, 3)
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
+os.close(life)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 class DeploymentError(Exception):
@@ -51,6 +62,7 @@ class Deployment:
         self.credentials = folder / "credentials"
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.link: subprocess.Popen[bytes] | None = None
+        self.lifeline = Lifeline()
         commands = str(Path(sys.executable).parent)
         self.environment = {
             **os.environ,
@@ -115,7 +127,7 @@ class Deployment:
         command = ["flwr", "run", str(APP), "deployed", "--stream"]
         command += ["--run-config", run_config] if run_config else []
         self._show(command)
-        return subprocess.Popen(
+        return self.lifeline.start(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
@@ -132,6 +144,7 @@ class Deployment:
                 process.wait(10)
         self.nodes.clear()
         self.link = None
+        self.lifeline.cut()
 
     def log(self, name: str) -> str:
         """What a process has written."""
@@ -140,9 +153,7 @@ class Deployment:
     def _spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         self._show(command)
         with (self.folder / f"{name}.log").open("wb") as output:
-            return subprocess.Popen(
-                command, env=self.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            return self.lifeline.start(command, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
 
     def _call(self, *command: str) -> None:
         self._show(command)
@@ -169,6 +180,24 @@ class Deployment:
     def _show(self, command: list[str] | tuple[str, ...]) -> None:
         if not self.quiet:
             print(f"$ {shlex.join(command)}", flush=True)
+
+
+class Lifeline:
+    """Processes that end with this one, even if it is killed, and with them all that they started."""
+
+    def __init__(self) -> None:
+        self._theirs, ours = os.pipe()
+        self._ends = [self._theirs, ours]
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """As `subprocess.Popen`, in a session of its own."""
+        tied = [sys.executable, "-ES", "-c", TIED, str(self._theirs), *command]
+        return subprocess.Popen(tied, pass_fds=[self._theirs], start_new_session=True, **options)
+
+    def cut(self) -> None:
+        """Kill those that are left."""
+        while self._ends:
+            os.close(self._ends.pop())
 
 
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:

@@ -27,9 +27,12 @@ from propfair.engines.ray import Ray
 from propfair.engines.ray_pool import connected
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.evaluation import Evaluation
+from propfair.experiment.folder import RunFolder
+from propfair.experiment.run import resume, run
 from propfair.federation import Federation, Ragged
 from propfair.params import FlatModel
 from propfair.server import Outcome, Rounds, Server
+from tests.experiment.killed import SETTINGS, content, tiny
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes a minute to start a worker
 ray: Any = pytest.importorskip("ray", reason="needs the extra: pip install 'propfair[ray]'")
@@ -40,11 +43,13 @@ def cluster() -> Iterator[Any]:
     """A machine with two CPUs, to which tests may add others."""
     from ray.cluster_utils import Cluster
 
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # at Ray's low priority a busy machine would take minutes
+        cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,6 +321,27 @@ def test_nothing_is_left_after_an_interrupt(how: signal.Signals) -> None:
         time.sleep(0.2)
     assert processes_of(session) == []
     assert set(Path("/dev/shm").glob("plasma*")) <= shared
+
+
+@pytest.mark.slow
+def test_sigterm_in_a_round_saves_the_run_and_resume_ends_with_the_same_bits(cluster: Any, tmp_path: Path) -> None:
+    config = tiny("algorithm=ditto", rounds=300)
+    folder = tmp_path / "stopped"
+    on_ray = ["engine=ray", f"engine.address={cluster.address}", "engine.workers=1"]
+    settings = [*SETTINGS, "algorithm=ditto", "schedule.rounds=300", *on_ray]
+    with subprocess.Popen(
+        [sys.executable, "-m", "propfair", "run", *settings, "--out", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None and not list(folder.glob("checkpoints/*")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert RunFolder.open(folder).status["state"] == "interrupted"
+    assert resume(folder).state == "finished"
+    run(config, tmp_path / "whole", name="stopped")
+    assert content(folder) == content(tmp_path / "whole")
 
 
 STARTING = """

@@ -2,7 +2,9 @@
 
 import contextlib
 import importlib
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,6 +46,7 @@ def environment() -> Iterator[None]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_ADDRESS": "local",
+        "RAY_worker_niceness": "0",  # at Ray's low priority a busy machine would take minutes
         "OMP_NUM_THREADS": "1",
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -53,8 +56,8 @@ def environment() -> Iterator[None]:
         yield
 
 
-def expected(name: str, rounds: int = 2) -> dict[str, torch.Tensor]:
-    """The same run in one process."""
+def expected(name: str, rounds: int = 2) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The same run in one process: the model and, if clients have their own, the losses of those."""
     task: Any = importlib.import_module("fairapp.task")
     model = FlatModel(task.network())
     local = LocalTraining(lr=0.1, batch_size=32, epochs=1)
@@ -63,11 +66,12 @@ def expected(name: str, rounds: int = 2) -> dict[str, torch.Tensor]:
         server = Server(session, Rounds(), model.params, model.buffers)
         for _ in range(rounds):
             server.run_round()
-        return model.state_dict(server.params, server.buffers)
+        own = session.evaluate_personal("test", range(CLIENTS)).loss.tolist() if work.algorithm.personal else []
+        return model.state_dict(server.params, server.buffers), own
 
 
 def assert_equal(found: Path, name: str) -> None:
-    other = expected(name)
+    other, _ = expected(name)
     state = load_file(found)
     assert sorted(state) == sorted(other)
     for key in state:
@@ -108,8 +112,9 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, environment: None) -> I
     env = {**os.environ, "FLWR_HOME": str(home)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
     command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+    lifeline = deploy.Lifeline()
     with (home / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+        process = lifeline.start(command, env=env, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 60
         while not deploy.in_use(port) and time.monotonic() < deadline:
@@ -118,7 +123,16 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, environment: None) -> I
     finally:
         deploy.end(process, signal.SIGTERM)
         process.wait(30)
+        lifeline.cut()
     assert_nothing_left(home)
+
+
+def simulate(app: Path, run_config: str, environment: dict[str, str]) -> str:
+    """`flwr run`; what it wrote."""
+    size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1 init-args-num-cpus=2"
+    command = ["flwr", "run", str(app), "here", "--stream", "--federation-config", size, "--run-config", run_config]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return done.stdout[-4000:]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +140,30 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, environment: None) -> I
 )
 def test_flwr_run_in_simulation_equals_one_process(name: str, simulation: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
-    size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1 init-args-num-cpus=2"
-    command = ["flwr", "run", str(EXAMPLE), "here", "--stream", "--federation-config", size]
-    done = subprocess.run(
-        [*command, "--run-config", config(name, out)],
-        env=simulation, capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert out.exists(), done.stdout[-4000:]
+    log = simulate(EXAMPLE, config(name, out), simulation)
+    assert out.exists(), log
     assert_equal(out, name)
+
+
+@pytest.mark.slow
+def test_personal_models_live_in_the_client_state_of_a_simulation(simulation: dict[str, str], tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
+    settings, server = app / "pyproject.toml", app / "fairapp" / "server_app.py"
+    settings.write_text(settings.read_text().replace("fairapp.client_app:app", "fairapp.whole_client:app"))
+    server.write_text(server.read_text() + TELLS_EVALUATIONS)
+    out = tmp_path / "model.safetensors"
+    log = simulate(app, config("ditto", out, **{"evaluate-every": 2}), simulation)
+    assert out.exists(), log
+    assert_equal(out, "ditto")
+    found = json.loads(out.with_suffix(".json").read_text())["personal_loss"]
+    assert [found[str(client)] for client in range(CLIENTS)] == pytest.approx(expected("ditto")[1], abs=1e-6)
+
+
+TELLS_EVALUATIONS = """
+    import json, pathlib
+    pathlib.Path(str(config["out"])).with_suffix(".json").write_text(json.dumps(strategy.evaluations[2]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +234,36 @@ def test_a_supernode_killed_in_a_round_does_not_stop_the_run(
     assert "round 1: weights" in seen
     for number in (2, 3):
         assert f"round {number}: weights [0.3825, 0.0, 0.6175], dropped [1]" in seen, seen[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_nothing_is_left_of_a_deployment_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE / "deploy.py"), "--clients", "1", "--keep", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--run-config", "rounds=1000000"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        seen = ""
+        for line in process.stdout:
+            seen += line
+            if "[ROUND 2/" in line:
+                break
+        assert len(remaining(tmp_path / "flower")) >= 4, seen[-4000:]
+        process.kill()
+    assert_nothing_left(tmp_path / "flower")
+
+
+def test_a_superlink_that_is_not_there_is_named(tmp_path: Path) -> None:
+    deploy: Any = importlib.import_module("deploy")
+    (tmp_path / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{deploy.free_port()}"\ninsecure = true\n'
+    )
+    command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLE), "here"]
+    env = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "Connection to the SuperLink is unavailable" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
