@@ -26,7 +26,7 @@ from propfair.client import LocalTraining, Workload
 from propfair.data import ArrayExamples
 from propfair.engines.base import BLOCK, Engine
 from propfair.engines.inprocess import InProcess
-from propfair.engines.ray import Ray
+from propfair.engines.ray import TASKS_PER_WORKER, Ray
 from propfair.engines.ray_pool import connected
 from propfair.federation import Federation, Ragged
 from propfair.params import FlatModel
@@ -164,21 +164,23 @@ def estimate(costs: Costs, planning: dict[tuple[int, int], float]) -> str:
     adding, size = adding_seconds(costs.num_params), 4 * costs.num_params
     head = " | ".join(f"{workers:,} workers" for workers in WORKERS)
     rows = [
-        f"| clients | a round | clients' work | driver | {head} | data |",
-        "|---:|---:|---:|---:|" + "---:|" * (len(WORKERS) + 1),
+        f"| clients | a round | planning | {head} | data |",
+        "|---:|---:|---:|" + "---:|" * (len(WORKERS) + 1),
     ]
     for (clients, cohort), plan in planning.items():
-        blocks = -(-cohort // BLOCK)
-        driver = plan + blocks * (adding + size / BYTES_PER_SECOND)
-        work = cohort * costs.worker_seconds
-        totals = " | ".join(duration(work / workers + driver) for workers in WORKERS)
+        totals = []
+        for workers in WORKERS:
+            blocks = -(-cohort // BLOCK)
+            sent = blocks if blocks >= TASKS_PER_WORKER * workers else cohort
+            work = -(-cohort // workers) * costs.worker_seconds
+            totals.append(duration(plan + work + sent * (adding + size / BYTES_PER_SECOND)))
         rows.append(
-            f"| {clients:,} | {cohort:,} | {duration(work)} | {duration(driver)} | {totals} | "
+            f"| {clients:,} | {cohort:,} | {duration(plan)} | {' | '.join(totals)} | "
             f"{clients * costs.bytes_per_client / 2**30:,.2f} GiB |"
         )
     return (
         f"**{costs.load.name}**, from {1000 * costs.worker_seconds:.2f} ms of a worker for a client, "
-        f"{1000 * adding:.2f} ms to add a block and {size / 2**20:.2f} MiB for a model:\n\n" + "\n".join(rows)
+        f"{1000 * adding:.3f} ms to add a sum and {size / 2**20:.2f} MiB for a model:\n\n" + "\n".join(rows)
     )
 
 
@@ -186,7 +188,7 @@ def duration(value: float) -> str:
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if value >= 2 * length:
             return f"{value / length:,.1f} {unit}"
-    return f"{value:.2f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
 
 
 def markdown(found: list[Costs]) -> str:
@@ -221,7 +223,7 @@ def write_page(text: str, page: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("workloads", nargs="*", default=["W2", "W3-mlp"], help="as in docs/performance.md")
-    parser.add_argument("--turns", type=int, default=7, help="rounds of each engine")
+    parser.add_argument("--turns", type=int, default=5, help="rounds of each engine")
     parser.add_argument("--dry-run", action="store_true", help="print the tables, write nothing")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,18 +1,22 @@
-"""docs/flower.md says of every algorithm what the server sees, as the algorithm itself does."""
+"""docs/flower.md and docs/scale.md say of every algorithm what the server sees, as the algorithm itself does."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 from propfair.algorithms import ALGORITHMS
 from tests.contract.test_algorithms import REQUIRED
 
-PAGE = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_table_of_what_the_server_sees_is_that_of_the_algorithms() -> None:
+@pytest.mark.parametrize("page", ["flower.md", "scale.md"])
+def test_the_table_of_what_the_server_sees_is_that_of_the_algorithms(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
     said = {
         name: row[1]
-        for row in re.finditer(r"^\| (sums|losses|updates) \| (.*?) \|", PAGE, flags=re.MULTILINE)
+        for row in re.finditer(r"^\| (sums|losses|updates) \| (.*?) \|", text, flags=re.MULTILINE)
         for name in re.findall(r"`(.*?)`", row[2])
     }
     assert said == {name: ALGORITHMS.make(name, REQUIRED.get(name, {})).privacy for name in ALGORITHMS.names()}

@@ -325,10 +325,10 @@ def test_nothing_is_left_after_an_interrupt(how: signal.Signals) -> None:
 
 @pytest.mark.slow
 def test_sigterm_in_a_round_saves_the_run_and_resume_ends_with_the_same_bits(cluster: Any, tmp_path: Path) -> None:
-    config = tiny("algorithm=ditto", rounds=300)
+    config = tiny("algorithm=ditto", rounds=60)
     folder = tmp_path / "stopped"
     on_ray = ["engine=ray", f"engine.address={cluster.address}", "engine.workers=1"]
-    settings = [*SETTINGS, "algorithm=ditto", "schedule.rounds=300", *on_ray]
+    settings = [*SETTINGS, "algorithm=ditto", "schedule.rounds=60", *on_ray]
     with subprocess.Popen(
         [sys.executable, "-m", "propfair", "run", *settings, "--out", str(folder)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

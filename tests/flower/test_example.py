@@ -257,7 +257,7 @@ def test_nothing_is_left_of_a_deployment_that_is_killed(tmp_path: Path) -> None:
 def test_a_superlink_that_is_not_there_is_named(tmp_path: Path) -> None:
     deploy: Any = importlib.import_module("deploy")
     (tmp_path / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{deploy.free_port()}"\ninsecure = true\n'
+        f'[superlink.here]\naddress = "127.0.0.1:{deploy.free_port()}"\ninsecure = true\n'
     )
     command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLE), "here"]
     env = {**os.environ, "FLWR_HOME": str(tmp_path)}
