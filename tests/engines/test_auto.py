@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from propfair.algorithms.base import ALGORITHMS
 from propfair.client import Workload, cross_entropy
 from propfair.engines import auto
 from propfair.engines.auto import Auto, AutoSession, Choice
@@ -57,6 +58,14 @@ def test_long_rounds_of_small_clients_are_stacked_on_all_cores(monkeypatch: pyte
     assert session.choice == "vectorized"
     assert found.notes[0].startswith("engine: vectorized on 2 processes; stacked clients take")
     scenes.assert_same(found, scenes.run(ONE_THREAD, work, scenes.mlp()), 1e-5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+@pytest.mark.parametrize(("choice", "tolerance"), [("inprocess", None), ("vectorized", 1e-5)])
+def test_every_algorithm_gives_the_records_of_one_process(name: str, choice: Choice, tolerance: float | None) -> None:
+    work = scenes.workload(name)
+    found = scenes.run(Auto(choice=choice, workers=1), work, scenes.mlp())
+    scenes.assert_same(found, scenes.run(ONE_THREAD, work, scenes.mlp()), tolerance)
 
 
 def test_short_runs_are_not_probed_for_stacking(caplog: pytest.LogCaptureFixture) -> None:
