@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.client import LocalTraining, LossFunction, Workload, cross_entropy
+from propfair.client import LocalTraining, Workload, cross_entropy
 from propfair.data.own import from_datasets
 from propfair.engines.base import ENGINES, Engine
 from propfair.errors import ConfigError
+from propfair.evaluation import LossFunction
 from propfair.experiment.run import Watch, check_device, execute
 from propfair.experiment.training import Schedule
 from propfair.federation import Federation

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from propfair.algorithms.base import Algorithm, ClientId, Order
+from propfair.algorithms.base import Algorithm, ClientId, Order, Personal
 from propfair.errors import ConfigError, unknown
+from propfair.evaluation import LossFunction, chunks, measure
 from propfair.federation import Federation
 from propfair.params import FlatModel
 from propfair.seeds import derive, generator, seed_global, shuffles
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
 Tensors = tuple[Tensor, ...] | list[Tensor]
 Memory = dict[str, Tensor]  # what a client keeps between rounds
 LossSource = Literal["before_full", "running_mean", "first_batch"]
@@ -152,13 +152,11 @@ def run_client(
     buffers are left in `model`.
     Torch's global generator is seeded for the model's own randomness (dropout); the engine restores it.
     """
-    algorithm, personal = work.algorithm, work.algorithm.personal
-    if personal is not None:
+    algorithm, observed = work.algorithm, {}
+    if algorithm.personal is not None:
         start = memory or {"params": received, "buffers": buffers}
-        model.load(start["params"], start["buffers"])
-        own_lr = personal.lr or work.local.lr
-        _train(model, work, round_, client, lambda loss: loss, own_lr, anchor=received, lam=personal.lam)
-        memory = {"params": model.params.clone(), "buffers": model.buffers}
+        memory, lam = _train_personal(model, work, algorithm.personal, round_, client, received, start)
+        observed = {"lam": lam} if algorithm.personal.candidates else {}
     model.load(received if work.starts is None or round_ > 1 else work.starts(client), buffers)
     lr = work.local.lr * order.lr_scale
     losses, sizes = _train(model, work, round_, client, lambda loss: algorithm.objective(loss, order), lr)
@@ -167,13 +165,61 @@ def run_client(
     report = Report(
         client=client,
         num_steps=len(losses),
-        finite=norm2 < float("inf"),
+        finite=norm2 < float("inf") and bool(model.buffers.isfinite().all()),
         norm2=norm2,
         first_loss=float(losses[0]),
         running_loss=float((losses * sizes).sum() / sizes.sum()),
-        observed=algorithm.observe(losses, order),
+        observed={**algorithm.observe(losses, order), **observed},
     )
     return report, delta, memory
+
+
+def _train_personal(
+    model: FlatModel, work: Workload, rule: Personal, round_: int, client: ClientId, received: Tensor, start: Memory
+) -> tuple[Memory, float]:
+    """The personal model after the round and the pull it was trained with; `start` again if it diverged."""
+    kept, chosen, least = {name: tensor.clone() for name, tensor in start.items()}, math.nan, math.inf
+    for lam in rule.candidates or (rule.lam,):
+        model.load(start["params"], start["buffers"])
+        _train(model, work, round_, client, lambda loss: loss, rule.lr or work.local.lr, anchor=received, lam=lam)
+        trained = {"params": model.params.clone(), "buffers": model.buffers}
+        if not all(tensor.isfinite().all() for tensor in trained.values()):
+            continue
+        loss = _validation_loss(model, work, client) if rule.candidates else 0.0
+        if loss < least:
+            kept, chosen, least = trained, lam, loss
+    return kept, chosen
+
+
+def _validation_loss(model: FlatModel, work: Workload, client: ClientId) -> float:
+    batches = chunks(work.federation.validation, [client])
+    if not batches:
+        raise ConfigError(_no_validation(work.federation, client))
+    losses = [measure(model, work.federation.examples, work.loss, batch)[0] for batch in batches]
+    return float(torch.cat(losses).double().mean())
+
+
+def check_personal(work: Workload) -> None:
+    """Personal models that can't be chosen, or that the pull throws off, are found before training."""
+    rule, local = work.algorithm.personal, work.local
+    if rule is None:
+        return
+    lr, lam = rule.lr or local.lr, max(rule.candidates or (rule.lam,))
+    if local.optimizer == "sgd" and not lr * lam < 2:
+        raise ConfigError(
+            f"personal models diverge unless lr * lam is below 2; got lr={lr}, lam={lam}. "
+            f"Lower lam, or set the lr of the algorithm to {1 / lam:.2g}."
+        )
+    without = (work.federation.validation.lengths == 0).nonzero().flatten().tolist()
+    if rule.candidates and without:
+        raise ConfigError(_no_validation(work.federation, without[0]))
+
+
+def _no_validation(federation: Federation, client: ClientId) -> str:
+    return (
+        f"lam is chosen on validation examples, and client {client} ({federation.names[client]}) has none. "
+        "Set data.split.validation=0.1, or give one number for lam."
+    )
 
 
 def _train(

@@ -1,17 +1,17 @@
 """Losses and accuracies of clients, computed in wide batches across clients rather than client by client."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
-from propfair.client import LossFunction
 from propfair.data.base import Examples
 from propfair.federation import Ragged
 from propfair.params import FlatModel
 
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
 SMALLEST_BATCH, LARGEST_BATCH, PARTS = 128, 1024, 16  # few examples still keep several workers busy
 
 

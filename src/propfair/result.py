@@ -59,7 +59,10 @@ class Result:
         """What the last evaluated model does for each client; personal models where the algorithm trains them."""
         found = {**self.evaluations, **self.personal}
         if split not in found:
-            raise DataError(f"run {self.name!r} has no evaluation on {split!r}; it has: {', '.join(found) or 'none'}")
+            raise DataError(
+                f"run {self.name!r} has no evaluation on {split!r}; it has: {', '.join(found) or 'none'}. "
+                f"The run is {self.state}{f': {self.reason}' if self.reason else ''}"
+            )
         return found[split]
 
     @property

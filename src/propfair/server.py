@@ -133,7 +133,14 @@ class Aggregator:
             update, state = algorithm.amend(update, sums.updates, cohort, state)
         else:
             update = sums.total.mul_(_ratio(weights, early[alive]))
-        self.params = torch.add(self.params, update, alpha=self.rounds.server_lr)
+        params = torch.add(self.params, update, alpha=self.rounds.server_lr)
+        if not params.isfinite().all():
+            raise TrainingError(
+                f"round {job.round}: the step is not finite, though every update is: the weights sum to "
+                f"{float(weights.sum()):.3g}. The model of round {job.round - 1} is kept. Choose hyper-parameters of "
+                f"{algorithm.name} that are less extreme, or lower server.server_lr (now {self.rounds.server_lr})."
+            )
+        self.params = params
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round

@@ -128,3 +128,33 @@ def test_lean_training_gives_the_same_model_with_the_same_keys_and_shapes() -> N
     assert plain.keys() == lean.keys()
     for name, tensor in plain.items():
         torch.testing.assert_close(lean[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_batchnorm_and_a_batch_of_one_example_is_found_before_training() -> None:
+    x, y = torch.randn(33, 4), torch.arange(33) % 3
+    data = [{"train": (x, y), "test": (x, y)}] * 2
+    with pytest.raises(PropFairError, match=r"has 33 training examples.*batch_size=16 a batch has one example"):
+        propfair.train(normalised(), data, rounds=1, batch_size=16)
+    assert propfair.train(normalised(), data, rounds=1, batch_size=11).state == "finished"
+    steps = propfair.LocalTraining(batch_size=16, steps=2)  # never reaches the third batch
+    assert propfair.train(normalised(), data, rounds=1, local=steps, engine="inprocess").state == "finished"
+
+
+def test_running_statistics_that_overflow_are_left_out_of_the_round() -> None:
+    x, y = torch.randn(30, 4), torch.arange(30) % 3
+    model = normalised()
+    data = [{"train": (x * scale, y), "test": (x, y)} for scale in (1.0, 1e25)]
+    result = propfair.train(model, data, "fedavg", rounds=1, lr=1e-30, num_classes=3)
+    assert result.num_dropped == 1
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+def test_a_failed_run_says_why_it_has_no_evaluation() -> None:
+    x, y = torch.randn(30, 4) * 1e30, torch.arange(30) % 3
+    result = propfair.train(nn.Linear(4, 3), [(x, y)], rounds=1)
+    with pytest.raises(PropFairError, match=r"The run is failed: round 1: every client diverged"):
+        _ = result.accuracy

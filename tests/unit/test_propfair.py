@@ -91,3 +91,30 @@ def test_clients_past_the_baseline_still_count() -> None:
     huber, _ = AlphaFair(alpha=1.0, M=2.0, placement="server", variant="huber").weigh(cohort, {})
     assert practical.tolist() == pytest.approx([4 / 7, 3 / 7])
     assert huber.tolist() == pytest.approx([2 / 17, 15 / 17])
+
+
+@pytest.mark.parametrize("variant", ["practical", "huber"])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 100.0, 1e4])
+def test_no_order_of_fairness_overflows_on_the_server(alpha: float, variant: str) -> None:
+    cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 6.0])
+    fair = ALGORITHMS.make("alpha-fair", {"alpha": alpha, "placement": "server", "variant": variant})
+    weights, _ = fair.weigh(cohort, {})
+    assert float(weights.sum()) == pytest.approx(1)
+    if alpha == 1e4:
+        assert weights.tolist() == [0, 1, 0] if variant == "practical" else [0, 0, 1]
+
+
+def test_an_order_of_fairness_too_steep_for_float32_is_refused_on_the_client() -> None:
+    with pytest.raises(ConfigError, match=r"alpha=100.0. Use placement='server', or an alpha of at most 50"):
+        AlphaFair(alpha=100.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("variant", ["practical", "huber"])
+def test_gradients_are_finite_for_every_finite_loss(dtype: torch.dtype, variant: str) -> None:
+    largest = torch.finfo(dtype).max
+    loss = torch.tensor([-largest, -1.0, 0.0, 4.8, 4.81, 5.0, 6e4, largest], dtype=dtype, requires_grad=True)
+    fair = ALGORITHMS.make("propfair", {"variant": variant})
+    gradient = torch.autograd.grad(fair.objective(loss, Order()).sum(), loss)[0]
+    assert gradient.isfinite().all()
+    assert (gradient >= 0).all()

@@ -171,3 +171,19 @@ def test_bad_settings_are_refused(options: dict[str, float]) -> None:
 def test_more_clients_a_round_than_there_are() -> None:
     with pytest.raises(ConfigError, match="asks for 11 clients a round, but there are only 10"):
         server(FedAvg(), Rounds(participation=11))
+
+
+def test_weights_that_overflow_keep_the_last_good_model() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Exploding(Algorithm):
+        name = "exploding"
+
+        def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
+            return torch.full_like(cohort.share, torch.inf), state
+
+    one = server(Exploding())
+    before = one.params.clone()
+    with pytest.raises(TrainingError, match=r"round 1: the step is not finite.*The model of round 0 is kept"):
+        one.run_round()
+    assert torch.equal(one.params, before)
+    assert one.round == 0

@@ -4,12 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Cohort, Needs, Order, Presets, State, as_floats, register
 from propfair.algorithms.propfair import PropFair
 from propfair.errors import ConfigError
 from propfair.transforms import slope
+
+_FLOAT32_DIGITS = 35  # of powers of ten, with room for a loss beside them
 
 
 @register("alpha-fair")
@@ -59,6 +62,12 @@ class AlphaFair(PropFair):
         super().__post_init__()
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ConfigError(f"alpha must be >= 0; got alpha={self.alpha}. Use alpha=0 for plain averaging.")
+        if self.placement == "client" and abs(self.alpha * math.log10(self.epsilon)) > _FLOAT32_DIGITS:
+            raise ConfigError(
+                f"epsilon^-alpha must fit into float32 for placement='client'; got epsilon={self.epsilon}, "
+                f"alpha={self.alpha}. Use placement='server', or an alpha of at most "
+                f"{_FLOAT32_DIGITS / abs(math.log10(self.epsilon)):.0f}."
+            )
 
     def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
         return batch_loss if self.placement == "server" else super().objective(batch_loss, order)
@@ -67,5 +76,5 @@ class AlphaFair(PropFair):
         if self.placement == "client":
             return cohort.share, state
         M = as_floats([self.order(client, state).baseline for client in cohort.clients])
-        weights = cohort.share * slope(cohort.loss, M, self.epsilon, self.variant, self.alpha)
-        return weights / weights.sum(), state
+        steepness = slope(cohort.loss, M, self.epsilon, self.variant)  # its power alpha may overflow
+        return torch.softmax(cohort.share.log() + self.alpha * steepness.log(), 0), state

@@ -46,6 +46,7 @@ class Personal(NamedTuple):
 
     lam: float
     lr: float | None = None  # None: the learning rate of the global model
+    candidates: tuple[float, ...] = ()  # instead of lam: each is tried, and the least validation loss decides
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,12 @@ class Ditto(Over):
     global model is trained as if there were no personal ones, on the same batches. Named in the paper, not run there.
     lam = 0 gives local models, a large lam the global model.
 
+    With several values of lam, each client trains once with each of them in each round, from its v_i, and keeps the
+    result with the least loss on its validation examples; the choice is recorded. The code of the first paper chooses
+    from 0.1, 1 and 2 after every step instead of every round, which goes through the validation examples that often.
+
     Args:
-        lam: the pull towards the global model.
+        lam: the pull towards the global model: one number, or several to choose from.
         lr: learning rate of the personal models; None: that of the global one. lr * lam must stay below 2.
         over: the algorithm of the global model.
         options: its hyper-parameters.
@@ -31,19 +35,19 @@ class Ditto(Over):
     >>> ditto.weigh(Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0]), {})[0]
     tensor([0.3821, 0.2944, 0.3236], dtype=torch.float64)
     >>> ditto.personal
-    Personal(lam=0.5, lr=None)
+    Personal(lam=0.5, lr=None, candidates=())
 
     References:
         T. Li, S. Hu, A. Beirami, V. Smith, Ditto: Fair and Robust Federated Learning Through Personalization,
         ICML 2021.
     """
 
-    lam: float = 0.1
+    lam: float | tuple[float, ...] = 0.1
     lr: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.lam) and self.lam >= 0):
+        if not self._lams or not all(math.isfinite(lam) and lam >= 0 for lam in self._lams):
             raise ConfigError(f"lam must be >= 0; got lam={self.lam}. Use lam=0 for local models.")
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"lr must be a positive number, or None for that of the global model; got lr={self.lr}")
@@ -52,4 +56,8 @@ class Ditto(Over):
 
     @property
     def personal(self) -> Personal | None:
-        return Personal(lam=self.lam, lr=self.lr)
+        return Personal(self._lams[0], self.lr, self._lams if len(self._lams) > 1 else ())
+
+    @property
+    def _lams(self) -> tuple[float, ...]:
+        return self.lam if isinstance(self.lam, tuple) else (self.lam,)

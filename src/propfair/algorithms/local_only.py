@@ -21,7 +21,7 @@ class LocalOnly(Algorithm):
     >>> LocalOnly().weigh(Cohort.of(share=[0.5, 0.3, 0.2]), {})[0]
     tensor([0., 0., 0.], dtype=torch.float64)
     >>> LocalOnly().personal
-    Personal(lam=0.0, lr=None)
+    Personal(lam=0.0, lr=None, candidates=())
 
     References:
         T. Li, S. Hu, A. Beirami, V. Smith, Ditto: Fair and Robust Federated Learning Through Personalization,

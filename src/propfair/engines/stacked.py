@@ -13,7 +13,8 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from propfair.algorithms.base import Algorithm, Order
-from propfair.client import LossFunction, Tensors, cross_entropy
+from propfair.client import Tensors, cross_entropy
+from propfair.evaluation import LossFunction
 from propfair.params import FlatModel
 
 CALLS_BEFORE_RECORDING = 25

@@ -119,11 +119,12 @@ class Stack:
         plan = Plan(work, round_, clients, orders, received, room)
         leaves, own = split(received.unsqueeze(0), self._model), None
         if rule is not None:
-            own = torch.stack([received if memories[k] is None else memories[k] for k in plan.rank.tolist()])
-            params = split(own, self._model)
+            before = torch.stack([received if memories[k] is None else memories[k] for k in plan.rank.tolist()])
+            params = split(before.clone(), self._model)
             pull = Pull([leaf.expand_as(p) for leaf, p in zip(leaves, params, strict=True)], rule.lam)
             descend(self.personal, params, plan.unscaled(), work.local, rule.lr or work.local.lr, pull)
-            own = join(params)[plan.back]
+            after = join(params)
+            own = torch.where(after.isfinite().all(1, keepdim=True), after, before)[plan.back]
         if work.starts is not None and round_ == 1:
             params = split(torch.stack([work.starts(client) for client in plan.clients]), self._model)
         else:
@@ -298,6 +299,8 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> tuple[Stack, int]:
     """The fastest way to train this workload in stacks that gives the gradients of plain autograd; bytes per client."""
     if work.local.optimizer != "sgd":
         raise NotBatchableError(f"optimizer {work.local.optimizer!r} is not SGD")
+    if work.algorithm.personal is not None and work.algorithm.personal.candidates:
+        raise NotBatchableError("each client chooses its own lam on validation examples")
     probe = Probe(model, work, job)
     if work.loss is cross_entropy and linear_layers(model) is not None:
         linear = Stack("linear", model, work)

@@ -1,5 +1,6 @@
 """Runs the rounds of one training: evaluates, records, checkpoints, and stops cleanly."""
 
+import copy
 import math
 import time
 import warnings
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from propfair.client import Workload
+from propfair.client import Workload, check_personal
 from propfair.engines.base import Engine, Session
 from propfair.errors import ConfigError, DataError, PropFairWarning, TrainingError
 from propfair.evaluation import Evaluation
@@ -22,6 +23,7 @@ from propfair.federation import SPLITS, Federation, Split
 from propfair.params import FlatModel
 from propfair.result import EndState
 from propfair.rewrite import Rewritten, rewrite
+from propfair.seeds import untouched_global_rng
 from propfair.server import Rounds, Server
 
 _CHECKPOINT_SECONDS = 60.0
@@ -190,6 +192,7 @@ def check_workload(module: nn.Module, work: Workload) -> None:
         )
     if isinstance(work.local.steps, tuple) and len(work.local.steps) != federation.num_clients:
         raise ConfigError(f"local.steps lists {len(work.local.steps)} clients, but there are {federation.num_clients}")
+    check_personal(work)
     few = federation.train[0][:2]
     was_training = module.training
     module.to(work.device).eval()
@@ -212,6 +215,28 @@ def check_workload(module: nn.Module, work: Workload) -> None:
             "Use reduction='none': propfair takes the mean itself."
         )
     module.train(was_training)
+    _check_lone_examples(module, work)
+
+
+def _check_lone_examples(module: nn.Module, work: Workload) -> None:
+    """BatchNorm over a single value has no variance, and torch refuses it: find such a batch before training."""
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
+        return
+    federation, size = work.federation, work.local.batch_size
+    lengths = federation.train.lengths
+    reached = torch.from_numpy(work.local.steps_of(range(len(lengths)), lengths.numpy())) >= -(-lengths // size)
+    lone = (reached & (lengths % size == 1 if size > 1 else lengths > 0)).nonzero().flatten().tolist()
+    if not lone:
+        return
+    with untouched_global_rng(), torch.no_grad():
+        try:
+            copy.deepcopy(module).train()(federation.examples.inputs(federation.train[lone[0]][:1]).to(work.device))
+        except ValueError as error:
+            raise ConfigError(
+                f"client {lone[0]} ({federation.names[lone[0]]}) has {int(lengths[lone[0]])} training examples, so "
+                f"that with local.batch_size={size} a batch has one example, which BatchNorm can't take: {error}. "
+                "Use another batch size, or GroupNorm."
+            ) from None
 
 
 def restore(server: Server, session: Session, folder: RunFolder, trained: Trained) -> None:

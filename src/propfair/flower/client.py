@@ -17,11 +17,12 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from propfair.algorithms.base import ClientId
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, LossFunction, Memory, Report, Workload, cross_entropy
+from propfair.client import LocalTraining, Memory, Report, Workload, cross_entropy
 from propfair.data.base import ArrayExamples
 from propfair.engines.base import Job
 from propfair.engines.inprocess import InProcessSession
 from propfair.errors import ConfigError
+from propfair.evaluation import LossFunction
 from propfair.federation import SPLITS, Federation, Ragged, Split
 from propfair.flower.messages import ARRAYS, METRICS, NUM_EXAMPLES, QUESTION, Instruction, add_report, answer, read
 from propfair.params import FlatModel
