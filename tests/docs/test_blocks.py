@@ -59,6 +59,7 @@ PAGES = {
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
     if (found := blocks(page))
 }
+LONG = ("docs/experiments.md",)  # sweeps start processes
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def registries() -> Iterator[None]:
         registry._parts.update(parts)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in PAGES])
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that pages import
 def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
