@@ -75,7 +75,7 @@ function openTrial(trial) {
   const key = fill($("measure"), trial.measures.map(({ key, label }) => [key, label]), $("measure").value);
   $("measure-setting").hidden = !trial.measures.length;
   const seeds = new Set(trial.runs.map((run) => run.seed)).size;
-  $("facts").textContent = [trial.title, `${plural(trial.groups.length, "setting")} × ${plural(seeds, "seed")}`, trial.note].filter(Boolean).join(" · ");
+  $("facts").textContent = [trial.title, `${plural(trial.groups.length, "setting")} × ${plural(seeds, "seed")}`, trial.title.startsWith(trial.note) ? "" : trial.note].filter(Boolean).join(" · ");
   const going = trial.runs.some((run) => run.state === "running");
   $("progress").hidden = !(LIVE || going);
   $("progress-list").replaceChildren(progressList(state.document.trials));
