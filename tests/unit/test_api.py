@@ -141,7 +141,7 @@ def test_batchnorm_and_a_batch_of_one_example_is_found_before_training() -> None
         propfair.train(normalised(), data, rounds=1, batch_size=16)
     assert propfair.train(normalised(), data, rounds=1, batch_size=11).state == "finished"
     steps = propfair.LocalTraining(batch_size=16, steps=2)  # never reaches the third batch
-    assert propfair.train(normalised(), data, rounds=1, local=steps, engine="inprocess").state == "finished"
+    assert propfair.train(normalised(), data, rounds=1, local=steps).state == "finished"
 
 
 def test_running_statistics_that_overflow_are_left_out_of_the_round() -> None:

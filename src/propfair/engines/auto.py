@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from propfair.client import Workload, run_client
 from propfair.engines.allocator import keep_freed_memory
@@ -99,8 +101,7 @@ class AutoSession(DelegatingSession):
             self.choice = "vectorized"
             self.go_on_with(VectorizedSession(self._model, self.work, self._vectorized(1)))
             return
-        lengths = self.work.federation.train.lengths.numpy()[list(job.clients)]
-        steps = int(self.work.local.steps_of(job.clients, lengths).sum())
+        steps = int(_steps(self.work, job).sum())
         keep_freed_memory()  # as when clients really run: else fresh pages may take longer than the steps
         cost = measure_steps(self._model, self.work, job)
         workers = self._possible_workers(cohort, cost.bytes)
@@ -167,12 +168,13 @@ class Cost(NamedTuple):
 
 
 def measure_steps(model: FlatModel, work: Workload, job: Job) -> Cost:
-    """Client by client: a few steps of the largest client, thrown away."""
+    """Client by client: a few steps of the largest client, no more than it will take, thrown away."""
     lengths = work.federation.train.lengths[list(job.clients)]
     position = int(lengths.argmax())
-    clock = _clock(work)
+    most, clock = int(_steps(work, job)[position]), _clock(work)
 
-    def run(num_steps: int) -> float:
+    def run(wanted: int) -> float:
+        num_steps = min(wanted, most)
         few = replace(work, local=replace(work.local, steps=num_steps))
         client, order = job.clients[position], job.orders[position]
         began = clock()
@@ -199,7 +201,8 @@ class StackedCost(NamedTuple):
 
 def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectorized) -> StackedCost | None:
     """All clients at once: two steps, a few times, thrown away; None if they can't be stacked."""
-    few, clock = replace(work, local=replace(work.local, steps=2)), _clock(work)
+    num_steps, clock = min(2, int(_steps(work, job).min())), _clock(work)
+    few = replace(work, local=replace(work.local, steps=num_steps))
     with torch_threads(1), untouched_global_rng():
         try:
             stack, client_bytes = find_stack(model, few, job)
@@ -217,7 +220,12 @@ def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectoriz
         times = [run() for _ in range(2)]
         while sum(times) < LONG_PROBE and len(times) < 20:
             times.append(run())
-        return StackedCost(min(times) / 2 / count, client_bytes, stack.kind)
+        return StackedCost(min(times) / num_steps / count, client_bytes, stack.kind)
+
+
+def _steps(work: Workload, job: Job) -> NDArray[np.int64]:
+    """The local steps of each client of the cohort."""
+    return work.local.steps_of(job.clients, work.federation.train.lengths.numpy()[list(job.clients)])
 
 
 def _clock(work: Workload) -> Callable[[], float]:
