@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import propfair
 from benchmarks.workloads import After, Workload
@@ -15,7 +17,7 @@ FOR_EVER = 10**9
 
 def compete(workload: Workload, after_round: After, engine: str = "") -> None:
     """Train through `propfair.train`, with the engine that it takes by itself or the named one."""
-    sizes = workload.client_sizes()
+    sizes = workload.client_sizes().numpy()
 
     def watch(progress: Progress) -> None:
         after_round(int(sizes[cohort(workload, progress.round)].sum()))
@@ -45,10 +47,9 @@ def federation(workload: Workload) -> propfair.Federation:
     return propfair.Federation(examples, names, Ragged(torch.arange(len(y)), offsets), none, none)
 
 
-def cohort(workload: Workload, round_: int) -> list[int]:
+def cohort(workload: Workload, round_: int) -> NDArray[np.int64]:
     """The clients that seed 0 samples for a round."""
-    everyone = range(workload.num_clients)
     if workload.cohort == workload.num_clients:
-        return list(everyone)
-    chosen: list[int] = torch.randperm(len(everyone), generator=generator(0, "cohort", round_)).tolist()
-    return chosen[: workload.cohort]
+        return np.arange(workload.num_clients)
+    everyone = torch.randperm(workload.num_clients, generator=generator(0, "cohort", round_))
+    return everyone.numpy()[: workload.cohort]

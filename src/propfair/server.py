@@ -219,19 +219,19 @@ class Aggregator:
     def _outcome(
         self, everyone: tuple[ClientId, ...], cohort: Cohort, weights: Tensor, reports: list[Report]
     ) -> Outcome:
-        weight = dict(zip(cohort.clients, weights.tolist(), strict=True))
-        loss = dict(zip(cohort.clients, cohort.loss.tolist(), strict=True))
+        there = set(cohort.clients)
+        place = None if len(there) == len(everyone) else torch.tensor([client in there for client in everyone])
         return Outcome(
             round=cohort.round,
             clients=everyone,
-            weights=as_floats([weight.get(client, 0.0) for client in everyone]),
-            loss=as_floats([loss.get(client, torch.nan) for client in everyone]),
-            dropped=tuple(client for client in everyone if client not in weight),
+            weights=_spread(weights, place, 0.0),
+            loss=_spread(cohort.loss, place, torch.nan),
+            dropped=tuple(client for client in everyone if client not in there),
             reports={report.client: report for report in reports},
             diagnostics={
                 "weight_sum": float(weights.sum()),
                 "effective_clients": effective_clients(weights),
-                "num_dropped": float(len(everyone) - len(weight)),
+                "num_dropped": float(len(everyone) - len(there)),
                 **{name: float(values.mean()) for name, values in cohort.observed.items()},
                 **self.work.algorithm.diagnose(cohort, weights, self.state),
             },
@@ -276,6 +276,13 @@ class _Sums:
         """[K', P], one row for each client that did not diverge."""
         assert self._rows is not None
         return self._rows[: self._filled]
+
+
+def _spread(values: Tensor, place: Tensor | None, missing: float) -> Tensor:
+    """Values of those whose `place` [K] is True, and `missing` for the others; None: all of them are there."""
+    if place is None:
+        return as_floats(values)
+    return as_floats(torch.full((len(place),), missing, dtype=values.dtype).masked_scatter(place, values))
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:

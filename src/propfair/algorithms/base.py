@@ -101,6 +101,8 @@ class Cohort:
 
     def select(self, keep: Tensor) -> "Cohort":
         """The cohort without the clients where `keep` [K] is False; shares sum to 1 again."""
+        if bool(keep.all()):
+            return self
         share = self.share[keep]
         return dataclasses.replace(
             self,

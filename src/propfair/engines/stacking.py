@@ -227,9 +227,11 @@ def stacked_batches(
     for epoch in range(int(np.ceil(num_steps / per_epoch).max())):
         for some in _alike(lengths, (num_steps > epoch * per_epoch).nonzero()[0]):
             order = shuffles(work.seed, round_, epoch, np.asarray(clients)[some], lengths[some])
-            order = np.minimum(order, lengths[some, None] - 1) + starts[some, None]
-            order = np.pad(order, ((0, 0), (0, -order.shape[1] % width)), mode="edge")
-            batches = order.reshape(len(some), -1, width).swapaxes(0, 1)  # [batches of an epoch, clients, B]
+            padded = np.empty((len(some), -(-order.shape[1] // width) * width), dtype=np.int64)
+            np.minimum(order, lengths[some, None] - 1, out=padded[:, : order.shape[1]])
+            padded[:, order.shape[1] :] = 0
+            padded += starts[some, None]
+            batches = padded.reshape(len(some), -1, width).swapaxes(0, 1)  # [batches of an epoch, clients, B]
             if epoch == 0 and len(some) == len(clients):  # the usual case; rows past a client's end count for nothing
                 places[: len(batches)] = batches[: len(places)]
                 continue

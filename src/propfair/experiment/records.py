@@ -1,11 +1,13 @@
 """What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
@@ -28,6 +30,16 @@ CLIENT_SCHEMA = pa.schema(
 ROUND_SCHEMA = pa.schema([("run", _TEXT), ("round", pa.int32()), ("metric", _TEXT), ("value", pa.float64())])
 
 
+class _Rows(NamedTuple):
+    """One metric of several clients; made a table only when it is asked for, since rounds may take milliseconds."""
+
+    round: int
+    clients: NDArray[np.int32]
+    split: str
+    metric: str
+    values: NDArray[np.float64]
+
+
 class Records:
     """Collects the rows of a run. Values that are nan say nothing and are left out.
 
@@ -37,7 +49,7 @@ class Records:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._clients: list[pa.RecordBatch] = []
+        self._clients: list[_Rows] = []
         self._rounds: list[tuple[int, str, float]] = []
 
     def add_outcome(self, outcome: Outcome) -> None:
@@ -67,27 +79,25 @@ class Records:
     ) -> None:
         column = np.asarray(values, dtype=np.float64)
         said = ~np.isnan(column)
-        if not said.any():
-            return
-        length = int(said.sum())
-        self._clients.append(
-            pa.record_batch(
-                [
-                    _constant(self.run, length),
-                    pa.array(np.full(length, number, dtype=np.int32)),
-                    pa.array(np.asarray(clients, dtype=np.int32)[said]),
-                    _constant(split, length),
-                    _constant(metric, length),
-                    pa.array(column[said]),
-                ],
-                schema=CLIENT_SCHEMA,
-            )
-        )
+        if said.any():
+            self._clients.append(_Rows(number, np.asarray(clients, dtype=np.int32)[said], split, metric, column[said]))
 
     @property
     def clients(self) -> pa.Table:
         """run, round, client, split, metric, value."""
-        return pa.Table.from_batches(self._clients, CLIENT_SCHEMA).unify_dictionaries().combine_chunks()
+        lengths = [len(rows.values) for rows in self._clients]
+        numbers, clients, splits, metrics, values = zip(*self._clients, strict=True) if lengths else ((),) * 5
+        return pa.table(
+            {
+                "run": _repeated([self.run], [sum(lengths)]),
+                "round": np.repeat(np.array(numbers, dtype=np.int32), lengths),
+                "client": np.concatenate(clients) if lengths else [],
+                "split": _repeated(splits, lengths),
+                "metric": _repeated(metrics, lengths),
+                "value": np.concatenate(values) if lengths else [],
+            },
+            schema=CLIENT_SCHEMA,
+        )
 
     @property
     def rounds(self) -> pa.Table:
@@ -95,7 +105,7 @@ class Records:
         numbers, metrics, values = zip(*self._rounds, strict=True) if self._rounds else ((), (), ())
         return pa.table(
             {
-                "run": _constant(self.run, len(numbers)),
+                "run": _repeated([self.run], [len(numbers)]),
                 "round": pa.array(numbers, pa.int32()),
                 "metric": pa.array(metrics, pa.string()).dictionary_encode(),
                 "value": pa.array(values, pa.float64()),
@@ -141,5 +151,8 @@ def count_dropped(records: pa.Table) -> int:
     return int(pc.sum(pc.equal(records["metric"], "dropped")).as_py() or 0)
 
 
-def _constant(text: str, length: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(np.zeros(length, dtype=np.int32), pa.array([text]))
+def _repeated(texts: Sequence[str], times: Sequence[int]) -> pa.DictionaryArray:
+    """Each text so many times."""
+    known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = np.repeat(np.array([known[text] for text in texts], dtype=np.int32), times)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(known, pa.string()))

@@ -305,8 +305,9 @@ class _Reproduction:
         said = {f"scale {scale}: {load_experiment(one).note(scale)}": None for one in experiments}
         values = "the paper's best values" if self.settings.published else "values chosen on a validation split"
         notes = [*said, f"{values}; {self._first_models(experiments)}; test split read once, after the last round"]
-        if self.settings.overrides:
-            notes.append(f"changed settings: {', '.join(self.settings.overrides)}")
+        changed = [one for one in self.settings.overrides if not one.startswith("data.folder=")]  # a place, no setting
+        if changed:
+            notes.append(f"changed settings: {', '.join(changed)}")
         if studies is not None:
             seeds = ", ".join(map(str, studies.sweep.seeds))
             seconds = sum(outcome.seconds for outcome in studies.outcomes())
