@@ -1,6 +1,8 @@
 """What a trial shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
 
+import math
 from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Decimal
 
 from propfair.fairness.statistics import MeanStd
 from propfair.report.groups import Measure, Trial
@@ -49,12 +51,23 @@ def _one(label: str, numbers: Mapping[str, MeanStd], measure: Measure) -> str:
 
 
 def _said(value: MeanStd, measure: Measure) -> str:
-    return f"{100 * value.mean:.1f} %" if measure.higher_is_better else f"{value.mean:.3f}"
+    return f"{fixed(100 * value.mean, 1)} %" if measure.higher_is_better else fixed(value.mean, 3)
 
 
 def _gap(a: MeanStd, b: MeanStd, measure: Measure) -> str:
     gap = abs(a.mean - b.mean)
-    return f"{100 * gap:.1f} points" if measure.higher_is_better else f"{gap:.3f}"
+    return f"{fixed(100 * gap, 1)} points" if measure.higher_is_better else fixed(gap, 3)
+
+
+def fixed(value: float, digits: int) -> str:
+    """As the tables of the page, drawn by JavaScript, round: ties away from zero, where Python takes the even digit.
+
+    >>> fixed(59.25, 1), f"{59.25:.1f}"
+    ('59.3', '59.2')
+    """
+    if not math.isfinite(value):
+        return f"{value}"
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 def _doubt(a: MeanStd, b: MeanStd) -> str:
