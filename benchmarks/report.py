@@ -73,7 +73,8 @@ def _speeds(results: Results) -> str:
         base = results.speed(workload, BASE)
         for m in (m for m in results.measured if m.workload == workload):
             if m.error:
-                rows.append([workload, m.contestant, "failed", "", "", "", ""])
+                outcome = "no such algorithm" if NotImplementedError.__name__ in m.error else "failed"
+                rows.append([workload, m.contestant, outcome, "", "", "", ""])
                 continue
             ratio = f"{m.speed / base:.2f}" if base else ""
             goal = f">= {GOALS[workload]:g}" if m.contestant == "propfair" and workload in GOALS else ""
