@@ -23,6 +23,10 @@ class ContestantError(Exception):
     """A contestant ended on its own."""
 
 
+class NotOfferedError(ContestantError):
+    """A contestant has no algorithm for the workload."""
+
+
 class Contestant:
     """A running contestant, after its first round.
 
@@ -72,10 +76,16 @@ class Contestant:
         if not line:
             self._process.wait()
             self._log.seek(0)
-            raise ContestantError(
-                f"{self.name} ended with code {self._process.returncode}:\n{self._log.read()[-3000:]}"
-            )
-        return int(json.loads(line)["examples"])
+            log = self._log.read().strip()
+            print(log[-3000:], file=sys.stderr)
+            last = (
+                log.splitlines()[-1] if log else "no word"
+            )  # without the traceback, which names places of this machine
+            raise ContestantError(f"{self.name} ended with code {self._process.returncode}: {last}")
+        answer = json.loads(line)
+        if "not_offered" in answer:
+            raise NotOfferedError(answer["not_offered"])
+        return int(answer["examples"])
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +115,7 @@ class Measured:
     peak_bytes: int = 0
     round_seconds: float = 0.0  # when it ran alone
     error: str = ""
+    offered: bool = True
 
     @property
     def speed(self) -> float:
@@ -133,7 +144,7 @@ def compare(
                 contestant.wait()
             except ContestantError as error:
                 contestant.__exit__(None, None, None)
-                results[name].error = str(error)
+                results[name].error, results[name].offered = str(error), not isinstance(error, NotOfferedError)
                 continue
             running.append(contestant)
         rounds = {c.name: _rounds_for(c, seconds) for c in running}

@@ -73,7 +73,7 @@ def _speeds(results: Results) -> str:
         base = results.speed(workload, BASE)
         for m in (m for m in results.measured if m.workload == workload):
             if m.error:
-                outcome = "no such algorithm" if NotImplementedError.__name__ in m.error else "failed"
+                outcome = "failed" if m.offered else "no such algorithm"
                 rows.append([workload, m.contestant, outcome, "", "", "", ""])
                 continue
             ratio = f"{m.speed / base:.2f}" if base else ""

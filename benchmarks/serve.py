@@ -1,7 +1,8 @@
 """The process of a contestant: `python -m benchmarks.serve NAME WORKLOAD READ_FD WRITE_FD`.
 
 After the first round it says so; then it waits for lines: the number of rounds to run next. It answers each with the
-number of examples trained. The end of input ends the process.
+number of examples trained. The end of input ends the process. A contestant without an algorithm for the work
+raises NotImplementedError, which is passed on.
 """
 
 import importlib
@@ -39,7 +40,10 @@ def main() -> None:
     name, _, option = who.partition(":")
     contestant = importlib.import_module(f"benchmarks.contestants.{name}")
     with os.fdopen(int(read_fd)) as commands, os.fdopen(int(write_fd), "w") as answers:
-        contestant.compete(find(workload), Gate(commands, answers), *filter(None, [option]))
+        try:
+            contestant.compete(find(workload), Gate(commands, answers), *filter(None, [option]))
+        except NotImplementedError as error:
+            print(json.dumps({"not_offered": str(error)}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

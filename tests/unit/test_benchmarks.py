@@ -26,6 +26,7 @@ def results() -> Results:
             Measured("bare", "W1", [100.0, 120.0, 90.0], 1.0, 2**30),
             Measured("propfair", "W1", [250.0, 300.0, 260.0], 2.0, 2**29),
             Measured("flower", "W1", error="no"),
+            Measured("pfl", "W1", error="no", offered=False),
         ],
         [Point("clients", n, 0.1 * n**0.5, 1.0, 2**20 * n) for n in (10, 100, 1000)],
         0.021,
@@ -110,6 +111,7 @@ def test_tables() -> None:
     text = markdown(results())
     assert "| W1 | propfair | 260 (250-300) | 2.60 | >= 2.4 | 2.0 s | 512 MiB |" in text
     assert "| W1 | flower | failed |" in text
+    assert "| W1 | pfl | no such algorithm |" in text
     assert "2.1 % of W1" in text
     assert "time ~ clients^0.50, memory ~ clients^1.00" in text
 
@@ -145,3 +147,13 @@ def test_comparison_of_the_bare_loop_with_itself() -> None:
     assert mine.peak_bytes > 100 << 20
     assert mine.startup > 0
     assert "nobody" in nobody.error
+    assert nobody.offered
+    assert "Traceback" not in nobody.error
+
+
+@pytest.mark.slow
+def test_a_peer_says_what_it_does_not_offer() -> None:
+    pytest.importorskip("flwr", reason="needs the extra: pip install 'propfair[flower]'")
+    (flower,) = harness.compare("W1-loss", {"flower": sys.executable}, repeats=1, seconds=0.01)
+    assert not flower.offered
+    assert flower.error.startswith("Flower has no algorithm")

@@ -130,7 +130,7 @@ def fork_on_request(control_fd: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """One thread; and large pages, where the system leaves the choice to programs: a few percent for large models."""
+    """One thread; and large pages, where the system leaves the choice to programs."""
     one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if "glibc.malloc.hugetlb" not in tunables:
