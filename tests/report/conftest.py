@@ -29,7 +29,8 @@ def browser() -> Iterator[Browser]:
     names = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     program = next((found for name in names if name and (found := shutil.which(name))), None)
     if program is None:
-        pytest.skip("no chromium: run scripts/install-browser, or set CHROMIUM to its path")
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up("no chromium: run scripts/install-browser, or set CHROMIUM to its path")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
         yield opened
