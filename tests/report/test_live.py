@@ -107,7 +107,7 @@ def test_the_page_follows_what_is_written(browser: Browser, tmp_path: Path) -> N
         page.get_by_label("Filter runs").fill("slow")
         write_run(tmp_path / "b", name="quick and slow", algorithm="b", rounds=20, eval_every=5)
         expect(page.locator("#progress")).to_contain_text("finished, 20 / 20 rounds", timeout=20_000)
-        assert page.locator("#summary-table tbody tr").count() == 2
+        expect(page.locator("#summary-table tbody tr")).to_have_count(2)
         expect(page.get_by_label("Filter runs")).to_have_value("slow")  # what the reader chose stays
         assert errors == []
         page.close()
