@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# The browser is fetched while Python packages are.
+MAKEFLAGS += --jobs=2
+
 .PHONY: demo test test-all lint browser docs bench constraints clean help
 
 help:

@@ -183,7 +183,9 @@ def finish(process: "subprocess.Popen[str]") -> str:
         process.wait()
 
 
-@pytest.mark.parametrize("name", ["propfair", "afl", pytest.param("fedmgda+", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["propfair", pytest.param("afl", marks=pytest.mark.slow), pytest.param("fedmgda+", marks=pytest.mark.slow)]
+)
 def test_a_deployment_with_tls_equals_one_process(name: str, deployment: Any, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     log = finish(deployment.run(config(name, out)))
