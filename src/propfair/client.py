@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from propfair.errors import ConfigError, unknown
 from propfair.evaluation import LossFunction, chunks, measure
 from propfair.federation import Federation
 from propfair.params import FlatModel
+from propfair.reports import Report
 from propfair.seeds import derive, generator, seed_global, shuffles
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 Memory = dict[str, Tensor]  # what a client keeps between rounds
-LossSource = Literal["before_full", "running_mean", "first_batch"]
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -99,34 +99,6 @@ class Workload:
     loss: LossFunction = cross_entropy
     device: str = "cpu"
     starts: Callable[[ClientId], Tensor] | None = None  # [P], each client's own first model; None: one for all
-
-
-class Report(NamedTuple):
-    """What a client tells the server beside its update."""
-
-    client: ClientId
-    num_steps: int
-    finite: bool  # False: the client diverged or gave no answer, and its update is not used
-    norm2: float  # ||delta||^2
-    first_loss: float  # mean loss of the first batch: of the model received
-    running_loss: float  # mean over all examples seen while training
-    observed: Mapping[str, float]
-    full_loss: float = math.nan  # of the model received on all training examples, if the client measures it itself
-
-    @classmethod
-    def none(cls, client: ClientId) -> "Report":
-        """Stands for a client that gave no answer."""
-        return cls(client, 0, False, math.nan, math.nan, math.nan, {})
-
-    @property
-    def answered(self) -> bool:
-        """False: the client was lost or too slow, and took no part in the round."""
-        return self.num_steps > 0
-
-    def received_loss(self, source: LossSource) -> float:
-        """The loss of the model received, from the named source."""
-        known = {"before_full": self.full_loss, "first_batch": self.first_loss, "running_mean": self.running_loss}
-        return known[source]
 
 
 def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tensor]:

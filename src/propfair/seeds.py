@@ -1,6 +1,7 @@
 """All randomness is a pure function of (seed, what for, round, client). The global generators are never used up."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -14,6 +15,7 @@ _PURPOSES: dict[Purpose, int] = {
 }  # fmt: skip
 
 
+@functools.lru_cache(maxsize=1024)
 def derive(seed: int, purpose: Purpose, *key: int) -> int:
     """An independent 63-bit seed for one purpose and place, such as (round, client)."""
     sequence = np.random.SeedSequence(seed, spawn_key=(_PURPOSES[purpose], *key))
@@ -40,7 +42,7 @@ def shuffles(seed: int, round_: int, epoch: int, clients: ArrayLike, lengths: ND
     streams = _mix(np.asarray(clients, dtype=np.uint64)[:, None] * _GOLDEN + start)
     keys = (_mix(item * _GOLDEN + streams) >> np.uint64(1)).view(np.int64)
     keys[item >= lengths[:, None]] = np.iinfo(np.int64).max
-    return keys.argsort(axis=1, kind="stable")
+    return keys.argsort(axis=1)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

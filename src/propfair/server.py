@@ -1,5 +1,6 @@
 """The round loop. What is decided comes from the `Algorithm`; what is computed, from the engine's `Session`."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,10 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import ClientId, Cohort, Needs, State, as_floats, effective_clients
-from propfair.client import LossSource, Report, Workload
+from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, State, as_floats, effective_clients
+from propfair.client import Workload
 from propfair.engines.base import Block, Job, Session
 from propfair.errors import ConfigError, TrainingError
+from propfair.reports import LossSource, Reports
 from propfair.seeds import generator
 
 _GRAM_BYTES, _GRAM_ROWS = 64 << 20, 256  # of the float64 strips that a Gram matrix is computed in
@@ -63,7 +65,7 @@ class Outcome:
     weights: Tensor  # [K], 0 for dropped clients
     loss: Tensor  # [K], of the model received
     dropped: tuple[ClientId, ...]  # loss or update not finite, or no answer
-    reports: Mapping[ClientId, Report]
+    reports: Reports
     diagnostics: Mapping[str, float]
 
 
@@ -108,7 +110,7 @@ class Aggregator:
         early, state = (None, None) if late else self._early_weights(cohort)
         job = Job(
             round=number, params=self.params, buffers=self.buffers, clients=cohort.clients,
-            orders=tuple(algorithm.order(client, self.state) for client in cohort.clients),
+            orders=_orders(algorithm, cohort.clients, self.state),
             weights=early, share=cohort.share,
         )  # fmt: skip
         return Plan(everyone, cohort, job, state, late)
@@ -121,9 +123,12 @@ class Aggregator:
             sums.add(block)
             del block  # it may be as large as the model
 
-        alive = torch.tensor([report.finite for report in sums.reports])
-        self._check_alive(job.round, plan.everyone, sums.reports)
-        cohort = self._with_reports(plan.cohort.select(alive), sums, plan.late)
+        reports = Reports.joined(sums.reports)
+        self._check_alive(job.round, plan.everyone, reports)
+        alive = torch.from_numpy(reports.finite)
+        cohort = self._with_reports(plan.cohort.select(alive), reports, plan.late)
+        if algorithm.needs & Needs.GRAM:
+            cohort = replace(cohort, gram=_gram(sums.updates))
         if early is None or state is None:
             weights, state = algorithm.weigh(cohort, self.state)
         else:  # known since before training: those who are left share the weight of those who are not
@@ -144,7 +149,7 @@ class Aggregator:
         if len(self.buffers):
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round
-        return self._outcome(plan.everyone, cohort, weights, sums.reports)
+        return self._outcome(plan.everyone, cohort, weights, reports)
 
     @property
     def released(self) -> Tensor:
@@ -190,25 +195,19 @@ class Aggregator:
             return algorithm.weigh(cohort, self.state)
         return algorithm.prior(cohort, self.state), None
 
-    def _with_reports(self, cohort: Cohort, sums: "_Sums", late: bool) -> Cohort:
-        """The cohort with what its clients reported and, for rules that ask, the geometry of their updates."""
-        reports = [report for report in sums.reports if report.finite]
-        if late:
-            cohort = replace(cohort, loss=as_floats([r.received_loss(self.rounds.loss_source) for r in reports]))
-        names = sorted({name for report in reports for name in report.observed})
-        return replace(
-            cohort,
-            norm2=as_floats([r.norm2 for r in reports]),
-            gram=_gram(sums.updates) if self.work.algorithm.needs & Needs.GRAM else None,
-            observed={name: as_floats([r.observed[name] for r in reports]) for name in names},
-        )
+    def _with_reports(self, cohort: Cohort, reports: Reports, late: bool) -> Cohort:
+        """The cohort with what its clients reported."""
+        loss = as_floats(reports.received_loss(self.rounds.loss_source)[reports.finite]) if late else cohort.loss
+        observed = {name: as_floats(values[reports.finite]) for name, values in reports.observed.items()}
+        return replace(cohort, loss=loss, norm2=as_floats(reports.norm2[reports.finite]), observed=observed)
 
-    def _check_alive(self, number: int, everyone: tuple[ClientId, ...], reports: list[Report]) -> None:
-        lost = sorted(set(everyone) - {report.client for report in reports if report.finite})
-        if not lost or (len(lost) < len(everyone) and not self.rounds.strict):
+    def _check_alive(self, number: int, everyone: tuple[ClientId, ...], reports: Reports) -> None:
+        num_alive = int(reports.finite.sum())
+        if num_alive == len(everyone) or (num_alive and not self.rounds.strict):
             return
+        lost = sorted(set(everyone) - set(itertools.compress(reports.clients, reports.finite)))
         who = f"client {lost[0]}" if len(lost) < len(everyone) else "every client"
-        diverged = set(lost) - {report.client for report in reports if not report.answered}
+        diverged = set(lost) - set(itertools.compress(reports.clients, ~reports.answered))
         what = "diverged (loss or update not finite)" if diverged else "gave no answer"
         way_out = f"Lower local.lr (now {self.work.local.lr})" if diverged else "See the events of this round"
         raise TrainingError(
@@ -216,18 +215,16 @@ class Aggregator:
             f"{way_out}{' or set strict=false' if self.rounds.strict else ''}."
         )
 
-    def _outcome(
-        self, everyone: tuple[ClientId, ...], cohort: Cohort, weights: Tensor, reports: list[Report]
-    ) -> Outcome:
-        there = set(cohort.clients)
+    def _outcome(self, everyone: tuple[ClientId, ...], cohort: Cohort, weights: Tensor, reports: Reports) -> Outcome:
+        there = frozenset(cohort.clients)
         place = None if len(there) == len(everyone) else torch.tensor([client in there for client in everyone])
         return Outcome(
             round=cohort.round,
             clients=everyone,
             weights=_spread(weights, place, 0.0),
             loss=_spread(cohort.loss, place, torch.nan),
-            dropped=tuple(client for client in everyone if client not in there),
-            reports={report.client: report for report in reports},
+            dropped=() if place is None else tuple(itertools.compress(everyone, ~place)),
+            reports=reports,
             diagnostics={
                 "weight_sum": float(weights.sum()),
                 "effective_clients": effective_clients(weights),
@@ -256,14 +253,14 @@ class _Sums:
     """Adds blocks up as they come. Only rules that look at single updates make it keep them."""
 
     def __init__(self, job: Job) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[Reports] = []
         self.buffers = torch.zeros_like(job.buffers)
         self.total = torch.zeros_like(job.params)
         self._rows = None if job.weights is not None else job.params.new_empty(len(job.clients), len(job.params))
         self._filled = 0
 
     def add(self, block: Block) -> None:
-        self.reports.extend(block.reports)
+        self.reports.append(block.reports)
         self.buffers += block.buffers
         if self._rows is None:
             self.total += block.update
@@ -276,6 +273,12 @@ class _Sums:
         """[K', P], one row for each client that did not diverge."""
         assert self._rows is not None
         return self._rows[: self._filled]
+
+
+def _orders(algorithm: Algorithm, clients: tuple[ClientId, ...], state: State) -> tuple[Order, ...]:
+    if type(algorithm).order is Algorithm.order:  # the same for all
+        return (Order(),) * len(clients)
+    return tuple(algorithm.order(client, state) for client in clients)
 
 
 def _spread(values: Tensor, place: Tensor | None, missing: float) -> Tensor:

@@ -106,9 +106,8 @@ def assert_same(found: Run, expected: Run, tolerance: float | None = None) -> No
         assert ours.dropped == theirs.dropped
         same(ours.weights, theirs.weights)
         same(ours.loss, theirs.loss)
-        for client, report in theirs.reports.items():
-            mine = ours.reports[client]
-            assert (mine.num_steps, mine.finite) == (report.num_steps, report.finite)
+        for mine, report in zip(ours.reports.rows(), theirs.reports.rows(), strict=True):
+            assert (mine.client, mine.num_steps, mine.finite) == (report.client, report.num_steps, report.finite)
             if report.finite:
                 same(torch.tensor(mine[3:6]), torch.tensor(report[3:6]))
                 assert mine.observed.keys() == report.observed.keys()

@@ -8,6 +8,7 @@ import torch
 from propfair.evaluation import Evaluation
 from propfair.experiment.folder import Checkpoint, RunFolder, RunState
 from propfair.experiment.records import Records
+from propfair.reports import Reports
 from propfair.server import Outcome
 
 
@@ -61,7 +62,8 @@ def write_run(
         records.add_outcome(
             Outcome(
                 round=number, clients=tuple(range(num_clients)), weights=torch.tensor(weights / weights.sum()),
-                loss=torch.full((num_clients,), torch.nan), dropped=(), reports={}, diagnostics={"weight_sum": 1.0},
+                loss=torch.full((num_clients,), torch.nan), dropped=(), reports=Reports.of([]),
+                diagnostics={"weight_sum": 1.0},
             )
         )  # fmt: skip
         if number % eval_every == 0 or number == rounds:

@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, State
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, Report, Workload
+from propfair.client import LocalTraining, Workload
 from propfair.data import ArrayExamples
 from propfair.engines.base import Block
 from propfair.engines.inprocess import InProcess, InProcessSession
 from propfair.errors import TrainingError
 from propfair.federation import Federation, Ragged
 from propfair.params import FlatModel
+from propfair.reports import Report, Reports
 from propfair.server import Aggregator, Rounds, Server
 
 SIZES = [20, 10, 30]
@@ -60,7 +62,7 @@ def test_losses_that_come_with_the_reports_give_the_weights_of_losses_measured_b
     plan = after.plan(None)
     loss = session.losses(params, buffers, plan.job.clients).tolist()
     blocks = [
-        replace(b, reports=tuple(r._replace(full_loss=loss[r.client]) for r in b.reports))
+        replace(b, reports=b.reports._replace(full_loss=np.array([loss[client] for client in b.reports.clients])))
         for b in session.train(plan.job)
     ]
     outcome = after.conclude(plan, blocks)
@@ -76,7 +78,7 @@ def test_a_client_without_an_answer_is_left_out_and_the_others_share_its_weight(
     server = Aggregator(session.work, Rounds(), params, buffers)
     plan = server.plan(session.losses)
     delta = torch.ones_like(params)
-    reports = (Report(0, 1, True, 1.0, 1.0, 1.0, {}), Report.none(1), Report(2, 1, True, 1.0, 1.0, 1.0, {}))
+    reports = Reports.of([Report(k, 1, True, 1.0, 1.0, 1.0, {}) if k != 1 else Report.none(k) for k in range(3)])
     assert plan.job.weights is not None
     sent = float(plan.job.weights[0] + plan.job.weights[2])
     outcome = server.conclude(plan, [Block(reports, delta * sent, buffers)])
@@ -90,9 +92,13 @@ def test_strict_tells_a_silent_client_from_a_diverged_one() -> None:
     session, params, buffers = start(FedAvg())
     server = Aggregator(session.work, Rounds(strict=True), params, buffers)
     good = Report(0, 1, True, 1.0, 1.0, 1.0, {})
-    nothing = torch.zeros_like(params)
-    with pytest.raises(TrainingError, match=r"client 1 gave no answer.*strict=false"):
-        server.conclude(server.plan(None), [Block((good, Report.none(1), good._replace(client=2)), nothing, buffers)])
     diverged = good._replace(client=1, finite=False)
+
+    def conclude(second: Report) -> None:
+        sent = Reports.of([good, second, good._replace(client=2)])
+        server.conclude(server.plan(None), [Block(sent, torch.zeros_like(params), buffers)])
+
+    with pytest.raises(TrainingError, match=r"client 1 gave no answer.*strict=false"):
+        conclude(Report.none(1))
     with pytest.raises(TrainingError, match=r"client 1 diverged.*local\.lr"):
-        server.conclude(server.plan(None), [Block((good, diverged, good._replace(client=2)), nothing, buffers)])
+        conclude(diverged)

@@ -13,6 +13,7 @@ LAYERS = [
     ["errors"],
     ["files", "params", "ragged", "registry", "rewrite", "seeds", "solvers", "transforms"],
     ["algorithms", "fairness", "loss", "models", "partition", "split"],
+    ["reports"],
     ["data"],
     ["federation"],
     ["data.own"],

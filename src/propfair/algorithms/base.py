@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from propfair.registry import Registry, fields_of
@@ -219,6 +221,6 @@ def effective_clients(weights: Tensor) -> float:
     return float(weights.sum().square() / squares) if squares > 0 else 0.0
 
 
-def as_floats(values: Sequence[float] | Sequence[Sequence[float]] | Tensor) -> Tensor:
+def as_floats(values: Sequence[float] | Sequence[Sequence[float]] | NDArray[np.floating] | Tensor) -> Tensor:
     """float64 on the CPU: the number type of every server rule."""
     return torch.as_tensor(values, dtype=torch.float64, device="cpu")

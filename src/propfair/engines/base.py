@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, ClientId, Order
-from propfair.client import Memory, Report, Workload
+from propfair.client import Memory, Workload
 from propfair.evaluation import Evaluation, chunks, gather
 from propfair.federation import Split
 from propfair.params import FlatModel
 from propfair.registry import Registry
+from propfair.reports import Report, Reports
 
 BLOCK = 8
 
@@ -46,7 +47,7 @@ class Job:
 class Block:
     """What a run of consecutive clients sends back. Clients that diverged take no part in any sum."""
 
-    reports: tuple[Report, ...]
+    reports: Reports
     update: Tensor  # [P], sum of weights_k delta_k; or [k, P], the finite clients' updates, if weights were not given
     buffers: Tensor  # [B], sum of share_k buffers_k
 
@@ -74,7 +75,7 @@ def reduce_block(job: Job, positions: Sequence[int], rows: Iterable[Row]) -> Blo
             update.add_(delta, alpha=float(job.weights[position]))
         if len(buffers):
             buffers.add_(own_buffers, alpha=float(job.share[position]))
-    return Block(tuple(reports), update if summed else update[:num_kept], buffers)
+    return Block(Reports.of(reports), update if summed else update[:num_kept], buffers)
 
 
 class Event(NamedTuple):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
-from propfair.client import Memory, Report, Workload
+from propfair.client import Memory, Workload
 from propfair.engines.base import BLOCK, ENGINES, Block, Engine, Job, Row, Session, reduce_block
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.ray_pool import OnHang, Pool, Task, connected
@@ -31,6 +31,7 @@ from propfair.errors import ConfigError
 from propfair.evaluation import Evaluation
 from propfair.federation import Split
 from propfair.params import FlatModel
+from propfair.reports import Report, Reports
 
 TASKS_PER_WORKER = 4  # at least, so that workers end a round together
 
@@ -117,6 +118,7 @@ class RaySession(Session):
                 task, answer = parts[0]
                 if task.method == "sum_block":
                     ((reports, update, buffers),) = answer.sent
+                    assert isinstance(reports, Reports)
                     yield Block(reports, update.to(job.params), buffers.to(job.buffers))
                 else:
                     rows = [row for task, answer in parts for row in _rows(task, answer, job)]
@@ -213,7 +215,7 @@ _PackedMemory = dict[str, _Packed]
 class _Answer(NamedTuple):
     """What a worker sends back for one task."""
 
-    sent: list[tuple[tuple[Report, ...], _Packed, _Packed]]  # one block, summed; or one part for each client
+    sent: list[tuple[Report | Reports, _Packed, _Packed]]  # one block, summed; or one part for each client
     memories: dict[ClientId, _PackedMemory]
 
 
@@ -235,7 +237,7 @@ class _Worker:
         self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]
     ) -> _Answer:
         rows = self._session.rows(self._job(model, part, memories))
-        return self._answer([((report,), _Packed.of(delta), _Packed.of(buffers)) for report, delta, buffers in rows])
+        return self._answer([(report, _Packed.of(delta), _Packed.of(buffers)) for report, delta, buffers in rows])
 
     def measure(self, model: tuple[_Packed, _Packed], batches: list[Tensor]) -> list[_Packed]:
         params, buffers = model
@@ -252,14 +254,18 @@ class _Worker:
         like = self._session.model.params
         return replace(part, params=model[0].to(like), buffers=model[1].to(like))
 
-    def _answer(self, sent: list[tuple[tuple[Report, ...], _Packed, _Packed]]) -> _Answer:
+    def _answer(self, sent: list[tuple[Report | Reports, _Packed, _Packed]]) -> _Answer:
         return _Answer(sent, {client: _pack(memory) for client, memory in self._session.memories.items()})
 
 
 def _rows(task: Task, answer: _Answer | None, job: Job) -> list[Row]:
     if answer is None:
         return [(Report.none(task.clients[0]), job.params[:0], job.buffers[:0])]
-    return [(report, delta.to(job.params), buffers.to(job.buffers)) for (report,), delta, buffers in answer.sent]
+    return [
+        (report, delta.to(job.params), buffers.to(job.buffers))
+        for report, delta, buffers in answer.sent
+        if isinstance(report, Report)
+    ]
 
 
 def _pack(memory: Memory) -> _PackedMemory:

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from propfair.algorithms.base import ClientId, Order
-from propfair.client import LocalTraining, Report, Workload, batch_order, cross_entropy
+from propfair.client import LocalTraining, Workload, batch_order, cross_entropy
 from propfair.data.base import Examples
 from propfair.engines.base import Block, Job
 from propfair.engines.stacked import AnyModule, Goal, Gradient, LinearLayers, StackedBatch, first, linear_layers
 from propfair.params import FlatModel
+from propfair.reports import Reports
 from propfair.seeds import generator, shuffles
 
 Integers = NDArray[np.int64]
@@ -41,42 +42,17 @@ class Orders(NamedTuple):
         return Orders(np.array([order.lr_scale for order in orders]), np.array([order.baseline for order in orders]))
 
 
-class Returns(NamedTuple):
-    """Reports of several clients, as arrays [C]."""
-
-    num_steps: Integers
-    finite: NDArray[np.bool_]
-    norm2: NDArray[np.float32]
-    first_loss: NDArray[np.float32]
-    running_loss: NDArray[np.float32]
-    observed: dict[str, NDArray[np.float32]]
-
-    def reports(self, clients: Sequence[ClientId]) -> tuple[Report, ...]:
-        """One by one."""
-        watched = zip(*(values.tolist() for values in self.observed.values()), strict=True)
-        observed = [dict(zip(self.observed, row, strict=True)) for row in watched] or [{}] * len(clients)
-        return tuple(map(Report, clients, *(column.tolist() for column in self[:5]), observed))
-
-    @staticmethod
-    def joined(parts: "Sequence[Returns]") -> "Returns":
-        """Those of several groups of clients, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = [np.concatenate(columns) for columns in zip(*(part[:5] for part in parts), strict=True)]
-        observed = {name: np.concatenate([part.observed[name] for part in parts]) for name in parts[0].observed}
-        return Returns._make([*columns, observed])
-
-
-def reduce_stack(job: Job, positions: range, returns: Returns, deltas: Tensor) -> Block:
+def reduce_stack(job: Job, positions: range, reports: Reports, deltas: Tensor) -> Block:
     """The block of the clients at these positions of the cohort, from their updates [C, P]."""
     chosen = slice(positions.start, positions.stop)
-    finite, share = torch.from_numpy(returns.finite), job.share[chosen]
+    share = job.share[chosen]
     weights = None if job.weights is None else job.weights[chosen]
-    if not returns.finite.all():
+    if not reports.finite.all():
+        finite = torch.from_numpy(reports.finite)
         deltas, share = deltas[finite.to(deltas.device)], share[finite]
         weights = None if weights is None else weights[finite]
     update = deltas if weights is None else weights.to(deltas) @ deltas
-    return Block(returns.reports(job.clients[chosen]), update, job.buffers * float(share.sum()))
+    return Block(reports, update, job.buffers * float(share.sum()))
 
 
 class Stack:
@@ -104,7 +80,7 @@ class Stack:
     def train(
         self, round_: int, clients: Sequence[ClientId], orders: Orders, received: Tensor,
         memories: Sequence[Tensor | None], room: int,
-    ) -> tuple[Returns, Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Reports, Tensor, Tensor | None]:  # fmt: skip
         """Reports, updates [C, P] and personal models [C, P] of these clients, in their order.
 
         Args:
@@ -128,10 +104,11 @@ class Stack:
         if work.starts is not None and round_ == 1:
             params = split(torch.stack([work.starts(client) for client in plan.clients]), self._model)
         else:
-            params = [leaf.repeat(len(clients), *[1] * (leaf.ndim - 1)) for leaf in leaves]
+            everyone = [leaf.expand(len(clients), *leaf.shape[1:]) for leaf in leaves]
+            params = [leaf.clone(memory_format=torch.contiguous_format) for leaf in everyone]
         losses = self._goal.batch_losses(descend(self.shared, params, plan, work.local, work.local.lr), plan.weight)
         deltas = join(params).sub_(received)[plan.back]
-        return self._returns(plan, losses, deltas), deltas, own
+        return self._reports(tuple(clients), plan, losses, deltas), deltas, own
 
     def get_ready(self, job: Job, num_clients: int, room: int) -> None:
         """Do now what would make the first rounds slower than those that follow."""
@@ -141,7 +118,7 @@ class Stack:
         _, batch = next(iter(plan))
         self.shared.get_ready(split(job.params.repeat(num_clients, 1), self._model), batch)
 
-    def _returns(self, plan: "Plan", losses: Tensor, deltas: Tensor) -> Returns:
+    def _reports(self, clients: tuple[ClientId, ...], plan: "Plan", losses: Tensor, deltas: Tensor) -> Reports:
         """From batch losses [S, C] in the order of the plan, and updates in the order of the clients."""
         losses, sizes = losses.float().cpu()[:, plan.back], plan.counts[:, plan.back].float()
         trained = sizes > 0
@@ -150,9 +127,9 @@ class Stack:
         order = Order(*(values.float().cpu()[plan.back] for values in plan.order))  # type: ignore[arg-type]
         watched = self._work.algorithm.watch(losses, order)
         observed = {name: values.where(trained, 0).sum(0) / trained.sum(0) for name, values in watched.items()}
-        return Returns(
-            trained.sum(0).numpy(), (norm2 < torch.inf).numpy(), norm2.numpy(), losses[0].numpy(), running.numpy(),
-            {name: values.numpy() for name, values in observed.items()},
+        return Reports(
+            clients, trained.sum(0).numpy(), (norm2 < torch.inf).numpy(), norm2.numpy(), losses[0].numpy(),
+            running.numpy(), np.full(len(clients), np.nan), {name: values.numpy() for name, values in observed.items()},
         )  # fmt: skip
 
 

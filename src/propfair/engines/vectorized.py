@@ -8,10 +8,11 @@ from propfair.engines.base import ENGINES, Block, Engine, Job
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes import Processes, ProcessesSession, num_cores
-from propfair.engines.stacking import Kind, NotBatchableError, Orders, Returns, Stack, find_stack, reduce_stack
+from propfair.engines.stacking import Kind, NotBatchableError, Orders, Stack, find_stack, reduce_stack
 from propfair.engines.worker import TrainStack
 from propfair.errors import ConfigError
 from propfair.params import FlatModel
+from propfair.reports import Reports
 from propfair.seeds import untouched_global_rng
 
 GATHERED = 0.25  # the share of the memory that inputs may take at a time
@@ -114,14 +115,14 @@ class StackedSession(InProcessSession):
             for start in range(0, len(job.clients), size):
                 positions = range(start, min(start + size, len(job.clients)))
                 clients = job.clients[start : positions.stop]
-                returns, deltas, own = self._stack.train(
+                reports, deltas, own = self._stack.train(
                     job.round, clients, Orders.of(job.orders[start : positions.stop]), job.params,
                     [self._memories[c]["params"] if c in self._memories else None for c in clients], self._options.room,
                 )  # fmt: skip
                 if own is not None:
                     for client, params in zip(clients, own, strict=True):
                         self._memories[client] = {"params": params.clone(), "buffers": job.buffers.clone()}
-                yield reduce_stack(job, positions, returns, deltas)
+                yield reduce_stack(job, positions, reports, deltas)
 
 
 class StackedProcessesSession(ProcessesSession):
@@ -161,8 +162,8 @@ class StackedProcessesSession(ProcessesSession):
                     self._exchange.remember(k, self._memories[client])
 
         results = self._pool.map(tasks, [len(part) for part in parts], len(tasks), self._note_death, lay_out)
-        returns = Returns.joined(list(results))
+        reports = Reports.joined(list(results))
         if self._exchange.layout.personal:
             for slot, client in enumerate(job.clients[positions.start : positions.stop]):
                 self._memories[client] = self._exchange.recall(slot)
-        return reduce_stack(job, positions, returns, self._exchange.updates(len(positions)))
+        return reduce_stack(job, positions, reports, self._exchange.updates(len(positions)))

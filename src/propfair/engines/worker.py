@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId, Order
-from propfair.client import Memory, Report, Workload, run_client
+from propfair.client import Memory, Workload, run_client
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.shared import SharedMemory, padded, unpack
-from propfair.engines.stacking import Kind, Orders, Returns, Stack
+from propfair.engines.stacking import Kind, Orders, Stack
 from propfair.evaluation import measure
 from propfair.params import FlatModel
+from propfair.reports import Report, Reports
 
 starting = False  # True in a worker while it imports the user's script
 
@@ -190,12 +191,12 @@ class Worker:
             self.exchange.remember(task.slot, memory)
         return report
 
-    def _train_stack(self, task: TrainStack) -> Returns:
+    def _train_stack(self, task: TrainStack) -> Reports:
         if self._stack is None:
             self._stack = Stack(task.kind, self.model, self.work)
         received, slots = self.exchange.received, range(task.slot, task.slot + len(task.clients))
         self.model.load(received["params"], received["buffers"])
-        returns, deltas, own = self._stack.train(
+        reports, deltas, own = self._stack.train(
             task.round, task.clients, task.orders, received["params"],
             [self.exchange.personal(slot)["params"] if known else None
              for slot, known in zip(slots, task.has_memory, strict=True)],
@@ -205,7 +206,7 @@ class Worker:
         if own is not None:
             for slot, params in zip(slots, own, strict=True):
                 self.exchange.remember(slot, {"params": params, "buffers": received["buffers"]})
-        return returns
+        return reports
 
     def _measure(self, task: Measure) -> list[NDArray[np.float32]]:
         if task.slot is not None or self._loaded != task.version:

@@ -58,10 +58,8 @@ class Records:
         self._add(number, clients, "round", "weight", outcome.weights)
         self._add(number, clients, "round", "received_loss", outcome.loss)
         self._add(number, outcome.dropped, "round", "dropped", np.ones(len(outcome.dropped)))
-        names = sorted({name for report in outcome.reports.values() for name in report.observed})
-        for name in names:
-            have = [c for c in clients if c in outcome.reports and name in outcome.reports[c].observed]
-            self._add(number, have, "round", name, np.array([outcome.reports[c].observed[name] for c in have]))
+        for name, values in outcome.reports.observed.items():
+            self._add(number, outcome.reports.clients, "round", name, values)
         self._rounds.extend((number, name, value) for name, value in outcome.diagnostics.items())
 
     def add_event(self, event: Event) -> None:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, ClientId, Needs
-from propfair.client import LocalTraining, Report, Workload
+from propfair.client import LocalTraining, Workload
 from propfair.data.base import Examples
 from propfair.engines.base import Block, Row, reduce_block
 from propfair.errors import ConfigError, TrainingError
@@ -32,6 +32,7 @@ from propfair.flower.messages import (
     read_report,
 )
 from propfair.params import FlatModel
+from propfair.reports import Report
 from propfair.server import Aggregator, Outcome, Plan, Rounds
 
 POLL_SECONDS = 1.0
