@@ -51,5 +51,10 @@ class Ragged:
         return self.offsets.diff()
 
     @cached_property
+    def longest(self) -> int:
+        """The length of the longest list."""
+        return int(self.lengths.max())
+
+    @cached_property
     def _bounds(self) -> list[int]:
         return [int(bound) for bound in self.offsets.tolist()]

@@ -129,17 +129,19 @@ class Aggregator:
         cohort = self._with_reports(plan.cohort.select(alive), reports, plan.late)
         if algorithm.needs & Needs.GRAM:
             cohort = replace(cohort, gram=_gram(sums.updates))
-        if early is None or state is None:
-            weights, state = algorithm.weigh(cohort, self.state)
-        else:  # known since before training: those who are left share the weight of those who are not
-            weights = early[alive] * _ratio(early, early[alive])
         if early is None:
+            weights, state = algorithm.weigh(cohort, self.state)
             update = weights.to(sums.updates) @ sums.updates
             update, state = algorithm.amend(update, sums.updates, cohort, state)
         else:
-            update = sums.total.mul_(_ratio(weights, early[alive]))
+            summed = early if len(cohort) == len(early) else early[alive]
+            if state is None:  # the weights were known up to a factor
+                weights, state = algorithm.weigh(cohort, self.state)
+            else:  # known since before training: those who are left share the weight of those who are not
+                weights = summed * _ratio(early, summed)
+            update = sums.total.mul_(_ratio(weights, summed))
         params = torch.add(self.params, update, alpha=self.rounds.server_lr)
-        if not params.isfinite().all():
+        if not torch.linalg.vector_norm(params, torch.inf) < torch.inf:
             raise TrainingError(
                 f"round {job.round}: the step is not finite, though every update is: the weights sum to "
                 f"{float(weights.sum()):.3g}. The model of round {job.round - 1} is kept. Choose hyper-parameters of "
@@ -181,11 +183,11 @@ class Aggregator:
         return tuple(c for c, ok in zip(clients, finite.tolist(), strict=True) if ok), loss[finite]
 
     def _cohort(self, number: int, clients: tuple[ClientId, ...], loss: Tensor) -> Cohort:
-        sizes = self.work.federation.train.lengths[list(clients)]
+        sizes = self.work.federation.train.lengths.numpy()[list(clients)]
         local = self.work.local
         return Cohort(
-            round=number, clients=clients, share=as_floats(sizes / sizes.sum(dtype=torch.float64)),
-            num_steps=as_floats(torch.from_numpy(local.steps_of(clients, sizes.numpy()))), lr=local.lr, loss=loss,
+            round=number, clients=clients, share=as_floats(sizes / sizes.sum()),
+            num_steps=as_floats(local.steps_of(clients, sizes)), lr=local.lr, loss=loss,
         )  # fmt: skip
 
     def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:
@@ -290,6 +292,8 @@ def _spread(values: Tensor, place: Tensor | None, missing: float) -> Tensor:
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:
     """Sum a / sum b; 1 where b sums to 0, since then nothing is to be scaled."""
+    if numerator is denominator:
+        return 1.0
     total = float(denominator.sum())
     return float(numerator.sum()) / total if total else 1.0
 

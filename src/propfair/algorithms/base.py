@@ -217,10 +217,10 @@ register = ALGORITHMS.register
 
 def effective_clients(weights: Tensor) -> float:
     """(sum w)^2 / sum w^2: how many equally weighted clients would have the same spread; 0 if all weights are 0."""
-    squares = weights.square().sum()
-    return float(weights.sum().square() / squares) if squares > 0 else 0.0
+    total, squares = float(weights.sum()), float(weights.square().sum())
+    return total * total / squares if squares > 0 else 0.0
 
 
-def as_floats(values: Sequence[float] | Sequence[Sequence[float]] | NDArray[np.floating] | Tensor) -> Tensor:
+def as_floats(values: Sequence[float] | Sequence[Sequence[float]] | NDArray[np.number] | Tensor) -> Tensor:
     """float64 on the CPU: the number type of every server rule."""
     return torch.as_tensor(values, dtype=torch.float64, device="cpu")

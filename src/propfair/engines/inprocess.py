@@ -84,8 +84,10 @@ class InProcessSession(Session):
 def torch_threads(count: int) -> Iterator[None]:
     """Run with this many torch threads; 0 leaves the setting alone."""
     before = torch.get_num_threads()
-    if count:
-        torch.set_num_threads(count)
+    if count in (0, before):
+        yield
+        return
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -29,6 +29,7 @@ class StackedBatch(NamedTuple):
     weight: Tensor  # [C, B]
     lr_scale: Tensor  # [C]
     baseline: Tensor  # [C]
+    scaled: Tensor  # [C, B], weight * lr_scale
 
     def first(self, count: int) -> "StackedBatch":
         """Only the first clients."""
@@ -59,15 +60,14 @@ class Goal:
     def pull(self, losses: Tensor, batch: StackedBatch) -> Tensor:
         """The derivatives of stacked clients' goals with respect to the losses of their examples, [C, B]."""
         if not self._is_mean:
-            pull: Tensor = vmap(grad(self))(losses, *batch[2:])
+            pull: Tensor = vmap(grad(self))(losses, *batch[2:5])
             return pull
-        slope = batch.lr_scale
-        if self._transformed:
-            mean = (losses * batch.weight).sum(1)
-            padding = (0, (1 << (len(mean) - 1).bit_length()) - len(mean))  # few shapes are ever recorded
-            (slope,) = self._slope(*(nn.functional.pad(values, padding) for values in (mean, *batch[3:])))
-            slope = slope[: len(mean)]
-        return batch.weight * slope.unsqueeze(1)
+        if not self._transformed:
+            return batch.scaled
+        mean = (losses * batch.weight).sum(1)
+        padding = (0, (1 << (len(mean) - 1).bit_length()) - len(mean))  # few shapes are ever recorded
+        (slope,) = self._slope(*(nn.functional.pad(values, padding) for values in (mean, *batch[3:5])))
+        return batch.weight * slope[: len(mean)].unsqueeze(1)
 
     def _of(self, batch_loss: Tensor, lr_scale: Any, baseline: Any) -> Tensor:
         if self._transformed:
@@ -88,8 +88,8 @@ class Gradient(Protocol):
     def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
         """A gradient for each of the stacked parameters, and the losses of the examples [C, B]."""
 
-    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
-        """Take a plain step with the first `count` clients, in place; the losses of the examples."""
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, losses: Tensor) -> None:
+        """Take a plain step with the first clients, in place, as many as there are rows in `losses` [C', B] to fill."""
 
     def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
         """Prepare for inputs of these shapes."""
@@ -146,16 +146,16 @@ class AnyModule:
         self._gradient = Recorder(gradient)
 
     def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
-        *gradients, losses = self._gradient(*params, *batch)
+        *gradients, losses = self._gradient(*params, *batch[:5])
         return gradients, losses
 
-    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
-        gradients, losses = self(params, batch)
-        torch._foreach_add_(first(params, count), first(gradients, count), alpha=-lr)
-        return losses
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, losses: Tensor) -> None:
+        gradients, found = self(params, batch)
+        torch._foreach_add_(first(params, len(losses)), first(gradients, len(losses)), alpha=-lr)
+        losses.copy_(found[: len(losses)])
 
     def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
-        self._gradient.record(*params, *batch)
+        self._gradient.record(*params, *batch[:5])
 
 
 class LinearLayers:
@@ -167,7 +167,8 @@ class LinearLayers:
         self._layers, self._goal = layers, goal
 
     def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
-        inputs, last, losses = self._forward(params, batch)
+        losses = torch.empty_like(batch.weight)
+        inputs, last = self._forward(params, batch, losses)
         gradients: list[Tensor] = [last] * len(params)
         for layer, given, back in self._backward(params, inputs, last):
             gradients[layer.weight] = torch.bmm(back.mT, given)
@@ -175,20 +176,20 @@ class LinearLayers:
                 gradients[layer.bias] = back.sum(1)
         return gradients, losses
 
-    def descend(self, params: Tensors, batch: StackedBatch, lr: float, count: int) -> Tensor:
-        inputs, last, losses = self._forward(params, batch)
+    @torch.inference_mode()
+    def descend(self, params: Tensors, batch: StackedBatch, lr: float, losses: Tensor) -> None:
+        inputs, last = self._forward(params, batch, losses)
         for layer, given, back in self._backward(params, inputs, last):
             params[layer.weight].baddbmm_(back.mT, given, alpha=-lr)
             if layer.bias is not None:
                 params[layer.bias].sub_(back.sum(1), alpha=lr)
-        return losses
 
     def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
         pass
 
-    def _forward(self, params: Tensors, batch: StackedBatch) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The inputs of all layers, the derivative of the goals with respect to the scores, the losses."""
-        inputs = [batch.x.flatten(2)]
+    def _forward(self, params: Tensors, batch: StackedBatch, losses: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The inputs of all layers, the derivative of the goals with respect to the scores; fills in the losses."""
+        inputs = [batch.x.flatten(2) if batch.x.ndim > 3 else batch.x]
         for layer in self._layers:
             out = layer.forward(params, inputs[-1])
             inputs.append(out.relu_() if layer.relu else out)
@@ -196,10 +197,10 @@ class LinearLayers:
         scores.sub_(scores.amax(2, keepdim=True))
         chosen = scores.gather(2, label).squeeze(2)
         total = scores.exp_().sum(2)
-        losses = total.log().sub_(chosen)
+        torch.sub(total.log(), chosen, out=losses)
         pull = self._goal.pull(losses, batch)
         back = scores.mul_((pull / total).unsqueeze(2)).scatter_add_(2, label, pull.neg().unsqueeze(2))
-        return inputs, back, losses
+        return inputs, back
 
     def _backward(
         self, params: Tensors, inputs: list[Tensor], back: Tensor

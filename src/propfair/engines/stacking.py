@@ -1,6 +1,7 @@
 """Training in stacks: the batches, the steps and the reports of many clients at once, and whether a model allows it."""
 
 import copy
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -39,6 +40,8 @@ class Orders(NamedTuple):
     @staticmethod
     def of(orders: Sequence[Order]) -> "Orders":
         """Stack orders."""
+        if orders.count(orders[0]) == len(orders):  # as in most algorithms
+            return Orders(*(np.full(len(orders), value) for value in orders[0]))
         return Orders(np.array([order.lr_scale for order in orders]), np.array([order.baseline for order in orders]))
 
 
@@ -52,7 +55,7 @@ def reduce_stack(job: Job, positions: range, reports: Reports, deltas: Tensor) -
         deltas, share = deltas[finite.to(deltas.device)], share[finite]
         weights = None if weights is None else weights[finite]
     update = deltas if weights is None else weights.to(deltas) @ deltas
-    return Block(reports, update, job.buffers * float(share.sum()))
+    return Block(reports, update, job.buffers * float(share.sum()) if len(job.buffers) else job.buffers)
 
 
 class Stack:
@@ -92,7 +95,7 @@ class Stack:
             room: bytes for inputs.
         """
         work, rule = self._work, self._work.algorithm.personal
-        plan = Plan(work, round_, clients, orders, received, room)
+        plan = Plan(work, round_, clients, orders, received, room // self._example_bytes)
         leaves, own = split(received.unsqueeze(0), self._model), None
         if rule is not None:
             before = torch.stack([received if memories[k] is None else memories[k] for k in plan.rank.tolist()])
@@ -112,11 +115,14 @@ class Stack:
 
     def get_ready(self, job: Job, num_clients: int, room: int) -> None:
         """Do now what would make the first rounds slower than those that follow."""
-        plan = Plan(
-            self._work, job.round, job.clients[:num_clients], Orders.of(job.orders[:num_clients]), job.params, room
-        )
+        clients, orders = job.clients[:num_clients], Orders.of(job.orders[:num_clients])
+        plan = Plan(self._work, job.round, clients, orders, job.params, room // self._example_bytes)
         _, batch = next(iter(plan))
         self.shared.get_ready(split(job.params.repeat(num_clients, 1), self._model), batch)
+
+    @functools.cached_property
+    def _example_bytes(self) -> int:
+        return self._work.federation.examples.inputs(self._work.federation.train.values[:1]).nbytes
 
     def _reports(self, clients: tuple[ClientId, ...], plan: "Plan", losses: Tensor, deltas: Tensor) -> Reports:
         """From batch losses [S, C] in the order of the plan, and updates in the order of the clients."""
@@ -138,6 +144,11 @@ class Plan:
 
     Clients go by falling number of steps, so that those who still train at a step are the first few.
 
+    Args:
+        work, round_, clients, orders: as for `Stack.train`.
+        like: of the dtype and on the device to compute in.
+        room: examples that are read at a time, at least a step of all clients.
+
     Attributes:
         clients: in that order.
         rank: [C], where each of them stands among the given clients; `back` is the inverse.
@@ -157,6 +168,7 @@ class Plan:
         self.clients = [clients[k] for k in rank.tolist()]
         self._index, counts = stacked_batches(work, round_, self.clients, lengths[rank], steps[rank])
         weight = (np.arange(self._index.shape[2]) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]
+        self._still = (counts > 0).sum(1).tolist()  # how many clients still train, step by step
         self.counts = torch.from_numpy(counts)
         self.weight = torch.from_numpy(weight).to(like)
         self.order = tuple(torch.from_numpy(values[rank]).to(like) for values in orders)
@@ -169,10 +181,10 @@ class Plan:
 
     def __iter__(self) -> Iterator[tuple[int, StackedBatch]]:
         """How many clients still train, and the batches of all, step by step."""
-        still = (self.counts > 0).sum(1).tolist()
-        examples, weight = self._work.federation.examples, self.weight.unbind(0)
-        one = examples.inputs(self._index[0, 0, :1])
-        window = max(1, self._room // (one.nbytes * self._index[0].numel()))
+        examples, still = self._work.federation.examples, self._still
+        lr_scale, baseline = self.order
+        weight, scaled = self.weight.unbind(0), (self.weight * lr_scale.unsqueeze(1)).unbind(0)
+        window = max(1, self._room // self._index[0].numel())
         if examples.augment is not None:
             generators = [generator(self._work.seed, "batches", self._round, client, 1) for client in self.clients]
         for start in range(0, len(self._index), window):
@@ -183,7 +195,7 @@ class Plan:
                         inputs[: still[step]], self.counts[step].tolist(), generators, strict=False
                     ):
                         own[:count] = examples.augment(own[:count].clone(), rng)
-                yield still[step], StackedBatch(inputs, targets, weight[step], *self.order)
+                yield still[step], StackedBatch(inputs, targets, weight[step], lr_scale, baseline, scaled[step])
 
 
 def stacked_batches(
@@ -194,7 +206,7 @@ def stacked_batches(
     Padding repeats an example of the client.
     """
     train, size = work.federation.train, work.local.batch_size
-    width = min(size, int(train.lengths.max()))
+    width = min(size, train.longest)
     starts = train.offsets.numpy()[list(clients)]
     per_epoch = -(-lengths // size)
     step = np.arange(num_steps.max())[:, None]
@@ -216,7 +228,8 @@ def stacked_batches(
             later = now + epoch * per_epoch[some]
             real = (now < per_epoch[some]) & (later < num_steps[some])
             places[later[real], np.broadcast_to(some, later.shape)[real]] = batches[real]
-    return train.values.take(torch.from_numpy(places)), counts
+    index = train.values.index_select(0, torch.from_numpy(places).view(-1))  # `take` is four times slower
+    return index.view(places.shape), counts
 
 
 def _alike(lengths: Integers, chosen: Integers) -> list[Integers]:
@@ -247,7 +260,7 @@ def descend(
         if size < everyone:
             batch = batch.first(size)
         if plain:
-            row[:still] = gradient.descend(first(params, size), batch, lr, still)[:still]
+            gradient.descend(first(params, size), batch, lr, row[:still])
             continue
         steps, loss = gradient(first(params, size), batch)
         row[:still] = loss[:still]
@@ -344,6 +357,7 @@ class Probe:
             torch.stack(weight).to(job.params),
             lr_scale,
             baseline,
+            torch.stack(weight).to(job.params) * lr_scale.unsqueeze(1),
         )
         self.bytes_per_client = saved.total + 6 * job.params.nbytes
 

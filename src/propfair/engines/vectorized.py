@@ -117,7 +117,9 @@ class StackedSession(InProcessSession):
                 clients = job.clients[start : positions.stop]
                 reports, deltas, own = self._stack.train(
                     job.round, clients, Orders.of(job.orders[start : positions.stop]), job.params,
-                    [self._memories[c]["params"] if c in self._memories else None for c in clients], self._options.room,
+                    [self._memories[c]["params"] if c in self._memories else None for c in clients]
+                    if self._memories else [None] * len(clients),
+                    self._options.room,
                 )  # fmt: skip
                 if own is not None:
                     for client, params in zip(clients, own, strict=True):

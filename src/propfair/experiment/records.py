@@ -75,7 +75,7 @@ class Records:
     def _add(
         self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray
     ) -> None:
-        column = np.asarray(values, dtype=np.float64)
+        column = values.double().numpy() if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64)
         said = ~np.isnan(column)
         if said.any():
             self._clients.append(_Rows(number, np.asarray(clients, dtype=np.int32)[said], split, metric, column[said]))
