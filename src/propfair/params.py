@@ -19,6 +19,7 @@ class FlatModel:
         module: the user's module; its parameters now live in `params`.
         params: [P].
         trainable: the module's own parameters, views into `params`.
+        shapes, sizes: theirs.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -31,10 +32,9 @@ class FlatModel:
         dtypes = {p.dtype for p in self.trainable}
         if len(dtypes) > 1:
             raise ConfigError(f"all trainable parameters must have one dtype; got {sorted(map(str, dtypes))}")
+        self.shapes, self.sizes = [p.shape for p in self.trainable], [p.numel() for p in self.trainable]
         self.params = torch.cat([p.detach().reshape(-1) for p in self.trainable])
-        for parameter, view in zip(
-            self.trainable, torch.split(self.params, [p.numel() for p in self.trainable]), strict=True
-        ):
+        for parameter, view in zip(self.trainable, torch.split(self.params, self.sizes), strict=True):
             parameter.data = view.view_as(parameter)
         self._buffers = list(module.buffers())
 

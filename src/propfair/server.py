@@ -148,7 +148,7 @@ class Aggregator:
                 f"{algorithm.name} that are less extreme, or lower server.server_lr (now {self.rounds.server_lr})."
             )
         self.params = params
-        if len(self.buffers):
+        if self.buffers.numel():
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round
         return self._outcome(plan.everyone, cohort, weights, reports)

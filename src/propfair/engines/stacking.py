@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from propfair.algorithms.base import ClientId, Order
+from propfair.algorithms.base import Algorithm, ClientId, Order
 from propfair.client import LocalTraining, Workload, batch_order, cross_entropy
 from propfair.data.base import Examples
 from propfair.engines.base import Block, Job
@@ -103,14 +103,14 @@ class Stack:
             pull = Pull([leaf.expand_as(p) for leaf, p in zip(leaves, params, strict=True)], rule.lam)
             descend(self.personal, params, plan.unscaled(), work.local, rule.lr or work.local.lr, pull)
             after = join(params)
-            own = torch.where(after.isfinite().all(1, keepdim=True), after, before)[plan.back]
+            own = torch.where(after.isfinite().all(1, keepdim=True), after, before)[torch.from_numpy(plan.back)]
         if work.starts is not None and round_ == 1:
             params = split(torch.stack([work.starts(client) for client in plan.clients]), self._model)
         else:
             everyone = [leaf.expand(len(clients), *leaf.shape[1:]) for leaf in leaves]
             params = [leaf.clone(memory_format=torch.contiguous_format) for leaf in everyone]
         losses = self._goal.batch_losses(descend(self.shared, params, plan, work.local, work.local.lr), plan.weight)
-        deltas = join(params).sub_(received)[plan.back]
+        deltas = join(params).sub_(received).index_select(0, torch.from_numpy(plan.back).to(received.device))
         return self._reports(tuple(clients), plan, losses, deltas), deltas, own
 
     def get_ready(self, job: Job, num_clients: int, room: int) -> None:
@@ -125,18 +125,20 @@ class Stack:
         return self._work.federation.examples.inputs(self._work.federation.train.values[:1]).nbytes
 
     def _reports(self, clients: tuple[ClientId, ...], plan: "Plan", losses: Tensor, deltas: Tensor) -> Reports:
-        """From batch losses [S, C] in the order of the plan, and updates in the order of the clients."""
-        losses, sizes = losses.float().cpu()[:, plan.back], plan.counts[:, plan.back].float()
-        trained = sizes > 0
-        norm2 = torch.linalg.vecdot(deltas, deltas).cpu()
-        running = (losses * sizes).where(trained, 0).sum(0) / sizes.sum(0)
-        order = Order(*(values.float().cpu()[plan.back] for values in plan.order))  # type: ignore[arg-type]
-        watched = self._work.algorithm.watch(losses, order)
-        observed = {name: values.where(trained, 0).sum(0) / trained.sum(0) for name, values in watched.items()}
+        """From batch losses [S, C] in the order of the plan, and updates [C, P] in the order of the clients."""
+        losses, algorithm, observed = losses.float().cpu(), self._work.algorithm, {}
+        found, counts = losses.numpy()[:, plan.back], plan.counts[:, plan.back]
+        trained = counts > 0
+        norm2 = torch.linalg.vecdot(deltas, deltas).cpu().numpy()
+        with np.errstate(invalid="ignore"):  # losses of clients that diverged
+            running = np.where(trained, found * counts, 0).sum(0) / counts.sum(0)
+            if type(algorithm).watch is not Algorithm.watch:
+                order = Order(*(values.float().cpu() for values in plan.order))  # type: ignore[arg-type]
+                for name, values in algorithm.watch(losses, order).items():
+                    observed[name] = np.where(trained, values.numpy()[:, plan.back], 0).sum(0) / plan.num_steps
         return Reports(
-            clients, trained.sum(0).numpy(), (norm2 < torch.inf).numpy(), norm2.numpy(), losses[0].numpy(),
-            running.numpy(), np.full(len(clients), np.nan), {name: values.numpy() for name, values in observed.items()},
-        )  # fmt: skip
+            clients, plan.num_steps, norm2 < np.inf, norm2, found[0], running, np.full(len(clients), np.nan), observed
+        )
 
 
 class Plan:
@@ -152,6 +154,7 @@ class Plan:
     Attributes:
         clients: in that order.
         rank: [C], where each of them stands among the given clients; `back` is the inverse.
+        num_steps: [C], of the given clients, in their order.
         order: what they are told: tensors [C].
         counts: [S, C], the real examples of each batch.
         weight: [S, C, B], 1 / count for real examples and 0 for padding.
@@ -162,14 +165,14 @@ class Plan:
     ) -> None:
         self._work, self._round, self._room = work, round_, room
         lengths = work.federation.train.lengths.numpy()[list(clients)]
-        steps = work.local.steps_of(clients, lengths)
-        rank = np.argsort(-steps, kind="stable")
-        self.rank, self.back = torch.from_numpy(rank), torch.from_numpy(np.argsort(rank))
+        self.num_steps = work.local.steps_of(clients, lengths)
+        self.rank = rank = np.argsort(-self.num_steps, kind="stable")
+        self.back = np.argsort(rank)
         self.clients = [clients[k] for k in rank.tolist()]
-        self._index, counts = stacked_batches(work, round_, self.clients, lengths[rank], steps[rank])
-        weight = (np.arange(self._index.shape[2]) < counts[:, :, None]) / np.maximum(counts, 1)[:, :, None]
-        self._still = (counts > 0).sum(1).tolist()  # how many clients still train, step by step
-        self.counts = torch.from_numpy(counts)
+        self._index, self.counts = stacked_batches(work, round_, self.clients, lengths[rank], self.num_steps[rank])
+        self._still = (self.counts > 0).sum(1).tolist()  # how many clients still train, step by step
+        count = self.counts[:, :, None]
+        weight = (np.arange(self._index.shape[2]) < count) / np.maximum(count, 1)
         self.weight = torch.from_numpy(weight).to(like)
         self.order = tuple(torch.from_numpy(values[rank]).to(like) for values in orders)
 
@@ -375,8 +378,8 @@ class Probe:
 
 def split(vectors: Tensor, model: FlatModel) -> list[Tensor]:
     """[C, P] as one stacked tensor [C, ...] for each parameter."""
-    parts = torch.split(vectors, [p.numel() for p in model.trainable], dim=1)
-    return [part.reshape(len(vectors), *p.shape).contiguous() for part, p in zip(parts, model.trainable, strict=True)]
+    parts = vectors.split_with_sizes(model.sizes, dim=1)
+    return [part.reshape(len(vectors), *shape).contiguous() for part, shape in zip(parts, model.shapes, strict=True)]
 
 
 def join(params: list[Tensor]) -> Tensor:
