@@ -54,8 +54,9 @@ def main() -> None:
         for m in found:
             print(f"{m.workload:8} {m.contestant:20} {m.speed:12,.0f} examples/s {m.error[-300:]}", flush=True)
     if not given.no_overhead:
-        asked = [sys.executable, "-m", "benchmarks.overhead", "W1"]
-        results.overhead = float(subprocess.check_output(asked, cwd=harness.ROOT, text=True).split()[-1])
+        for examples in (128, 1024):
+            asked = [sys.executable, "-m", "benchmarks.overhead", f"W1@examples={examples}"]
+            results.overhead[examples] = float(subprocess.check_output(asked, cwd=harness.ROOT, text=True).split()[-1])
     if not given.no_growth:
         results.growth = growth.measure("propfair", min(given.seconds, 1.0))
     print(markdown(results))

@@ -24,7 +24,7 @@ class Results:
     seconds: float
     measured: list[Measured] = field(default_factory=list)
     growth: list[Point] = field(default_factory=list)
-    overhead: float | None = None
+    overhead: dict[int, float] = field(default_factory=dict)  # examples of a client -> share of the time
 
     def save(self, path: Path) -> None:
         """As JSON."""
@@ -36,6 +36,7 @@ class Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["measured"] = [Measured(**item) for item in content["measured"]]
         content["growth"] = [Point(**item) for item in content["growth"]]
+        content["overhead"] = {int(count): share for count, share in content["overhead"].items()}
         return cls(**content)
 
     def speed(self, workload: str, contestant: str) -> float:
@@ -47,10 +48,11 @@ class Results:
 def markdown(results: Results) -> str:
     """All tables."""
     parts = [_machine(results), _speeds(results)]
-    if results.overhead is not None:
+    if results.overhead:
+        shares = " and ".join(f"{100 * share:.1f} % with {count:,}" for count, share in results.overhead.items())
         parts.append(
-            f"Outside forward pass, backward pass and SGD propfair spends {100 * results.overhead:.1f} % of W1 "
-            "(one process, one thread)."
+            f"Outside forward pass, backward pass and SGD propfair spends, on W1 in one process with one thread, "
+            f"{shares} examples of each client."
         )
     if results.growth:
         parts.append(_growth(results.growth))

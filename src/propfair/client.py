@@ -16,7 +16,7 @@ from propfair.algorithms.base import Algorithm, ClientId, Order, Personal
 from propfair.errors import ConfigError, unknown
 from propfair.evaluation import LossFunction, chunks, measure
 from propfair.federation import Federation
-from propfair.params import FlatModel
+from propfair.params import FlatModel, all_finite
 from propfair.reports import Report
 from propfair.seeds import derive, generator, seed_global, shuffles
 
@@ -137,7 +137,7 @@ def run_client(
     report = Report(
         client=client,
         num_steps=len(losses),
-        finite=norm2 < float("inf") and bool(model.buffers.isfinite().all()),
+        finite=norm2 < float("inf") and all_finite(model.buffers),
         norm2=norm2,
         first_loss=float(losses[0]),
         running_loss=float((losses * sizes).sum() / sizes.sum()),
@@ -155,7 +155,7 @@ def _train_personal(
         model.load(start["params"], start["buffers"])
         _train(model, work, round_, client, lambda loss: loss, rule.lr or work.local.lr, anchor=received, lam=lam)
         trained = {"params": model.params.clone(), "buffers": model.buffers}
-        if not all(tensor.isfinite().all() for tensor in trained.values()):
+        if not all(map(all_finite, trained.values())):
             continue
         loss = _validation_loss(model, work, client) if rule.candidates else 0.0
         if loss < least:
@@ -205,7 +205,7 @@ def _train(
     take_step = _optimizer(model, work.local, lr)
     losses: list[Tensor] = []
     sizes: list[int] = []
-    model.module.train()
+    model.train()
     for index in batch_order(work, round_, client):
         x, y = examples.inputs(index), examples.targets(index)
         if examples.augment is not None:

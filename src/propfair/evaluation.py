@@ -36,7 +36,7 @@ def chunks(index: Ragged, clients: Sequence[ClientId]) -> list[Tensor]:
 @torch.no_grad()
 def measure(model: FlatModel, examples: Examples, loss: LossFunction, index: Tensor) -> Tensor:
     """Loss and correctness of single examples, [2, B]; correctness is nan for real-valued targets."""
-    model.module.eval()
+    model.train(False)
     output, target = model.module(examples.inputs(index)), examples.targets(index)
     losses = loss(output, target).float()
     if target.is_floating_point() or output.ndim != 2:

@@ -37,6 +37,7 @@ class FlatModel:
         for parameter, view in zip(self.trainable, torch.split(self.params, self.sizes), strict=True):
             parameter.data = view.view_as(parameter)
         self._buffers = list(module.buffers())
+        self._training: bool | None = None
 
     @property
     def buffers(self) -> Tensor:
@@ -44,6 +45,12 @@ class FlatModel:
         if not self._buffers:
             return self.params.new_empty(0)
         return torch.cat([b.detach().reshape(-1).to(self.params.dtype) for b in self._buffers])
+
+    def train(self, mode: bool = True) -> None:
+        """`module.train`, which walks over all layers, only where the mode changes."""
+        if mode is not self._training:
+            self.module.train(mode)
+            self._training = mode
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Put a global model into the module."""
@@ -64,3 +71,11 @@ class FlatModel:
         """The inverse of `state_dict`."""
         self.module.load_state_dict(dict(state))
         return self.params.clone(), self.buffers
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """`isfinite().all()` in one pass over the memory."""
+    if not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(low > -torch.inf) and bool(high < torch.inf)

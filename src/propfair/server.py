@@ -12,6 +12,7 @@ from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, 
 from propfair.client import Workload
 from propfair.engines.base import Block, Job, Session
 from propfair.errors import ConfigError, TrainingError
+from propfair.params import all_finite
 from propfair.reports import LossSource, Reports
 from propfair.seeds import generator
 
@@ -139,9 +140,10 @@ class Aggregator:
                 weights, state = algorithm.weigh(cohort, self.state)
             else:  # known since before training: those who are left share the weight of those who are not
                 weights = summed * _ratio(early, summed)
+            assert sums.total is not None
             update = sums.total.mul_(_ratio(weights, summed))
         params = torch.add(self.params, update, alpha=self.rounds.server_lr)
-        if not torch.linalg.vector_norm(params, torch.inf) < torch.inf:
+        if not all_finite(params):
             raise TrainingError(
                 f"round {job.round}: the step is not finite, though every update is: the weights sum to "
                 f"{float(weights.sum()):.3g}. The model of round {job.round - 1} is kept. Choose hyper-parameters of "
@@ -257,7 +259,7 @@ class _Sums:
     def __init__(self, job: Job) -> None:
         self.reports: list[Reports] = []
         self.buffers = torch.zeros_like(job.buffers)
-        self.total = torch.zeros_like(job.params)
+        self.total: Tensor | None = None  # [P]
         self._rows = None if job.weights is not None else job.params.new_empty(len(job.clients), len(job.params))
         self._filled = 0
 
@@ -265,7 +267,7 @@ class _Sums:
         self.reports.append(block.reports)
         self.buffers += block.buffers
         if self._rows is None:
-            self.total += block.update
+            self.total = block.update if self.total is None else self.total.add_(block.update)
         else:
             self._rows[self._filled : self._filled + len(block.update)] = block.update
             self._filled += len(block.update)

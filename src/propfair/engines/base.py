@@ -62,7 +62,7 @@ def reduce_block(job: Job, positions: Sequence[int], rows: Iterable[Row]) -> Blo
     """
     reports, num_kept = [], 0
     summed = job.weights is not None
-    update = torch.zeros_like(job.params) if summed else job.params.new_empty(len(positions), len(job.params))
+    update = torch.empty_like(job.params) if summed else job.params.new_empty(len(positions), len(job.params))
     buffers = torch.zeros_like(job.buffers)
     for position, (report, delta, own_buffers) in zip(positions, rows, strict=True):
         reports.append(report)
@@ -70,11 +70,15 @@ def reduce_block(job: Job, positions: Sequence[int], rows: Iterable[Row]) -> Blo
             continue
         if job.weights is None:
             update[num_kept] = delta
-            num_kept += 1
-        else:
+        elif num_kept:
             update.add_(delta, alpha=float(job.weights[position]))
+        else:
+            torch.mul(delta, float(job.weights[position]), out=update)
+        num_kept += 1
         if len(buffers):
             buffers.add_(own_buffers, alpha=float(job.share[position]))
+    if summed and not num_kept:
+        update.zero_()
     return Block(Reports.of(reports), update if summed else update[:num_kept], buffers)
 
 

@@ -50,8 +50,8 @@ class InProcessSession(Session):
         self._get_ready()
         with torch_threads(self._threads), untouched_global_rng():
             for block in job.blocks():
-                positions = range(block.start, block.stop)
-                yield reduce_block(job, positions, (self._row(job, position) for position in positions))
+                positions, workspace = range(block.start, block.stop), self.model.params
+                yield reduce_block(job, positions, (self._row(job, position, workspace) for position in positions))
 
     def _get_ready(self) -> None:
         if not self._ready:
@@ -64,11 +64,11 @@ class InProcessSession(Session):
             for position in range(len(job.clients)):
                 yield self._row(job, position)
 
-    def _row(self, job: Job, position: int) -> Row:
+    def _row(self, job: Job, position: int, out: Tensor | None = None) -> Row:
         client = job.clients[position]
         report, delta, memory = run_client(
             self.model, self.work, job.round, job.orders[position], client,
-            job.params, job.buffers, self._memories.get(client),
+            job.params, job.buffers, self._memories.get(client), out,
         )  # fmt: skip
         if memory is not None:
             self._memories[client] = memory

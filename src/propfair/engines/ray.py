@@ -119,7 +119,7 @@ class RaySession(Session):
                 if task.method == "sum_block":
                     ((reports, update, buffers),) = answer.sent
                     assert isinstance(reports, Reports)
-                    yield Block(reports, update.to(job.params), buffers.to(job.buffers))
+                    yield Block(reports, update.to(job.params).clone(), buffers.to(job.buffers))  # sums are written to
                 else:
                     rows = [row for task, answer in parts for row in _rows(task, answer, job)]
                     yield reduce_block(job, range(block[0].start, block[-1].stop), rows)

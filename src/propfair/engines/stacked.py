@@ -80,10 +80,10 @@ class Gradient(Protocol):
     """Gradients of the goals of stacked clients.
 
     Attributes:
-        fixed_shapes: a new number of clients takes time to get ready for.
+        recorded: differentiated by torch, and recorded: a new number of clients takes time to get ready for.
     """
 
-    fixed_shapes: bool
+    recorded: bool
 
     def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
         """A gradient for each of the stacked parameters, and the losses of the examples [C, B]."""
@@ -127,7 +127,7 @@ class Recorder:
 class AnyModule:
     """Gradients of any module that torch.func can batch."""
 
-    fixed_shapes = True
+    recorded = True
 
     def __init__(self, model: FlatModel, loss: LossFunction, goal: Goal) -> None:
         module = model.module
@@ -161,7 +161,7 @@ class AnyModule:
 class LinearLayers:
     """Closed-form gradients of linear layers with ReLU between them under cross-entropy."""
 
-    fixed_shapes = False
+    recorded = False
 
     def __init__(self, layers: list["Layer"], goal: Goal) -> None:
         self._layers, self._goal = layers, goal
@@ -176,7 +176,6 @@ class LinearLayers:
                 gradients[layer.bias] = back.sum(1)
         return gradients, losses
 
-    @torch.inference_mode()
     def descend(self, params: Tensors, batch: StackedBatch, lr: float, losses: Tensor) -> None:
         inputs, last = self._forward(params, batch, losses)
         for layer, given, back in self._backward(params, inputs, last):

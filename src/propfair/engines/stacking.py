@@ -258,28 +258,29 @@ def descend(
     everyone = len(plan.clients)
     losses, velocity = torch.zeros_like(plan.weight), [torch.zeros_like(p) for p in params] if local.momentum else []
     plain = not (local.momentum or local.weight_decay or (pull is not None and pull.lam))
-    for row, (still, batch) in zip(losses.unbind(0), plan, strict=True):
-        size = _ready_size(still, everyone) if gradient.fixed_shapes else still
-        if size < everyone:
-            batch = batch.first(size)
-        if plain:
-            gradient.descend(first(params, size), batch, lr, row[:still])
-            continue
-        steps, loss = gradient(first(params, size), batch)
-        row[:still] = loss[:still]
-        mine, steps = first(params, still), first(steps, still)
-        if pull is not None and pull.lam:
-            away = torch._foreach_sub(mine, first(pull.anchor, still))
-            steps = torch._foreach_add(steps, away, alpha=pull.lam)
-        if local.weight_decay:
-            scale = [batch.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
-            steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
-        if local.momentum:
-            moving = first(velocity, still)
-            torch._foreach_mul_(moving, local.momentum)
-            torch._foreach_add_(moving, steps)
-            steps = moving
-        torch._foreach_add_(mine, steps, alpha=-lr)
+    with torch.inference_mode(not gradient.recorded):
+        for row, (still, batch) in zip(losses.unbind(0), plan, strict=True):
+            size = _ready_size(still, everyone) if gradient.recorded else still
+            if size < everyone:
+                batch = batch.first(size)
+            if plain:
+                gradient.descend(first(params, size), batch, lr, row[:still])
+                continue
+            steps, loss = gradient(first(params, size), batch)
+            row[:still] = loss[:still]
+            mine, steps = first(params, still), first(steps, still)
+            if pull is not None and pull.lam:
+                away = torch._foreach_sub(mine, first(pull.anchor, still))
+                steps = torch._foreach_add(steps, away, alpha=pull.lam)
+            if local.weight_decay:
+                scale = [batch.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
+                steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
+            if local.momentum:
+                moving = first(velocity, still)
+                torch._foreach_mul_(moving, local.momentum)
+                torch._foreach_add_(moving, steps)
+                steps = moving
+            torch._foreach_add_(mine, steps, alpha=-lr)
     return losses
 
 
@@ -344,7 +345,7 @@ class Probe:
         examples = work.federation.examples
         for batch, order in zip(batches, self._orders, strict=True):
             model.load(job.params, job.buffers)
-            model.module.train()
+            model.train()
             with saved:
                 losses = work.loss(model.module(examples.inputs(batch)), examples.targets(batch))
                 goal = order.lr_scale * work.algorithm.objective(work.algorithm.batch_loss(losses), order)

@@ -20,7 +20,7 @@ from propfair.experiment.interrupt import stop_on_signal
 from propfair.experiment.loggers import Sink, Sinks, evaluation_values
 from propfair.experiment.records import Records, count_dropped, last_evaluations
 from propfair.federation import SPLITS, Federation, Split
-from propfair.params import FlatModel
+from propfair.params import FlatModel, all_finite
 from propfair.result import EndState
 from propfair.rewrite import Rewritten, rewrite
 from propfair.seeds import untouched_global_rng
@@ -182,7 +182,7 @@ def check_workload(module: nn.Module, work: Workload) -> None:
     """Find what would only fail, or silently go wrong, in the middle of training."""
     federation, classes = work.federation, work.federation.examples.num_classes
     for name, tensor in federation.examples.tensors().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not all_finite(tensor):
             bad = int((~torch.isfinite(tensor)).sum())
             raise DataError(f"the data has {bad} values that are nan or infinite (in {name!r}); clean them first")
     labels = federation.examples.labels
