@@ -114,7 +114,7 @@ def test_every_scale_of_every_experiment_is_valid(experiment: str, scale: Scale)
     sweep = load_experiment(experiment).sweep("x", scale, only=sorted(ALGORITHMS))
     number = sum(sweep.num_trials(entrant) for entrant in sweep.entrants)
     small = 36 if experiment == "cifar100" else 48
-    assert number == {"smoke": 7, "small": small, "paper": 72}[scale]
+    assert number == {"smoke": 0, "small": small, "paper": 72}[scale]  # none where there is nothing to choose
     assert sweep.seeds == ((0,) if scale == "smoke" else (0, 1, 2))
     assert load_experiment(experiment).note(scale)
 

@@ -334,9 +334,151 @@ class _Silent:
 def said_estimate(found: Estimate, settings: Settings) -> str:
     """The estimate in a sentence."""
     minutes = found.seconds / 60
+    choosing = f"{found.num_trials} runs of {found.trial_rounds} rounds to choose by, " if found.num_trials else ""
     return (
-        f"left: {found.num_trials} runs of {found.trial_rounds} rounds to choose by, {found.num_finals} of "
-        f"{found.final_rounds} for the winners; a round took {found.round_seconds:.2f} s; about "
+        f"left: {choosing}{found.num_finals} runs of {found.final_rounds} rounds for the results; "
+        f"a round took {found.round_seconds:.2f} s; about "
+        f"{f'{minutes:.0f} min' if minutes < 90 else f'{minutes / 60:.1f} h'} on {max(1, settings.workers)} "
+        f"{'process' if settings.workers <= 1 else 'processes'}"
+    )
+
+
+def _statistics(self, name: str, preset: presets.Statistics) -> Reproduced:
+        studies = self.studies(preset.experiment, list(preset.paper))
+        numbers = _statistics(studies.outcomes(), preset)
+        return Reproduced(
+            name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies)
+        )
+
+    def _sizes(self, name: str, preset: presets.Sizes) -> Reproduced:
+        chosen = check_experiments(self.settings.experiments, preset.experiments)
+        numbers = []
+        for experiment in chosen:
+            sweep, _ = self.sweep(experiment, ["fedavg"])
+            config = sweep.final_config(sweep.entrants[0], sweep.example(sweep.entrants[0]), 0)
+            sizes = _sizes(build_federation(config))
+            numbers += [
+                Number(experiment, key, sizes[key], paper=value) for key, value in preset.paper[experiment].items()
+            ]
+        notes = ["train counts the validation part, which is carved out of it for tuning", *self._notes(chosen)]
+        return Reproduced(name, preset, numbers, notes)
+
+    def _chosen(self, name: str, preset: presets.Chosen) -> Reproduced:
+        if self.settings.published:
+            raise ConfigError(f"{name} is about the search itself: leave --published out")
+        numbers: list[Number] = []
+        folders: list[Path] = []
+        chosen = check_experiments(self.settings.experiments, preset.experiments)
+        for experiment in chosen:
+            studies = self.studies(experiment, list(preset.parameters))
+            folders += _final_folders(studies)
+            winners = {winner.entrant.label: winner for winner in studies.winners()}
+            for label, key in preset.parameters.items():
+                if label in winners:
+                    ours = _value(winners[label], key)
+                    numbers.append(Number(label, experiment, ours, paper=preset.paper[experiment][label]))
+        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
+
+    # The figures.
+
+    def _relative(self, name: str, preset: presets.Relative) -> Reproduced:
+        studies = self.studies(preset.experiment, [preset.reference, *preset.paper])
+        runs = _final_runs(studies)
+        if preset.reference not in runs:
+            raise ConfigError(f"{name} compares with {preset.reference}, which has no finished run")
+        others = {label: own for label, own in runs.items() if label in preset.paper}
+        found = certify(runs[preset.reference], [run for own in others.values() for run in own])
+        numbers = [
+            Number(label, "relative change", 100 * float(value), paper=preset.paper[label])
+            for label, value in zip(others, found.certificate.values, strict=True)
+        ]
+        notes = [f"{preset.reference}: {found.verdict}", *self._notes([preset.experiment], studies)]
+        return Reproduced(name, preset, numbers, notes, [found], _final_folders(studies))
+
+    def _finetune(self, name: str, preset: presets.Finetune) -> Reproduced:
+        studies = self.studies(preset.experiment, preset.algorithms)
+        rounds = load_experiment(preset.experiment).rounds_to_finetune(self.settings.scale)
+        runs = _final_runs(studies)
+        contestants = {winner.entrant.label: _contestant(winner) for winner in studies.winners()}
+        pairs = [
+            (preset.start or label, preset.end or label)
+            for label in preset.paper
+            if {preset.start or label, preset.end or label} <= runs.keys()
+        ]
+        numbers, certified, ends = [], [], []
+        for first, then in pairs:
+            tuned = finetune(
+                [run.path for run in runs[first]], [contestants[then]], out=studies.place.out / "finetuned",
+                overrides=[f"schedule.rounds={rounds}", f"schedule.eval_every={rounds}"], watcher=self.screen.run,
+            )  # fmt: skip
+            found = certify(runs[first], [one.end for one in tuned])
+            ends += [one.end.path for one in tuned]
+            label = then if preset.start else first
+            value = 100 * float(found.certificate.values[0])
+            numbers.append(Number(label, "relative change", value, paper=preset.paper[label]))
+            certified.append(found)
+        notes = [
+            f"fine-tuned for {rounds} rounds; the paper does not say how many",
+            *self._notes([preset.experiment], studies),
+        ]
+        return Reproduced(name, preset, numbers, notes, certified, [*_final_folders(studies), *ends])
+
+    def _scatter(self, name: str, preset: presets.Scatter) -> Reproduced:
+        tables = [(part, load_preset(part)) for part in preset.parts]
+        named = [table.experiment for _, table in tables if isinstance(table, presets.Statistics)]
+        chosen = check_experiments(self.settings.experiments, named)
+        numbers: list[Number] = []
+        folders: list[Path] = []
+        for _, table in tables:
+            if isinstance(table, presets.Statistics) and table.experiment in chosen:
+                studies = self.studies(table.experiment, preset.algorithms)
+                folders += _final_folders(studies)
+                numbers += [
+                    Number(
+                        f"{table.experiment}: {one.row}", one.column, one.ours, one.ours_std, one.paper, one.paper_std
+                    )
+                    for one in _statistics(studies.outcomes(), table)
+                    if one.column in ("mean", "worst10") and one.row in preset.algorithms
+                ]
+        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
+
+    def _notes(self, experiments: Sequence[str], studies: Studies | None = None) -> list[str]:
+        scale = self.settings.scale
+        said = {f"scale {scale}: {load_experiment(one).note(scale)}": None for one in experiments}
+        values = "the paper's best values" if self.settings.published else "values chosen on a validation split"
+        notes = [*said, f"{values}; {self._first_models(experiments)}; test split read once, after the last round"]
+        changed = [one for one in self.settings.overrides if not one.startswith("data.folder=")]  # a place, no setting
+        if changed:
+            notes.append(f"changed settings: {', '.join(changed)}")
+        if studies is not None:
+            seeds = ", ".join(map(str, studies.sweep.seeds))
+            seconds = sum(outcome.seconds for outcome in studies.outcomes())
+            notes.append(f"seeds {seeds}; population std; final runs took {seconds:.0f} s in all")
+            notes += studies.failures()
+        return notes
+
+    def _first_models(self, experiments: Sequence[str]) -> str:
+        sweeps = [self.sweep(experiment)[0] for experiment in experiments]
+        configs = [sweep.final_config(one, sweep.example(one), 0) for sweep in sweeps for one in sweep.entrants]
+        return " or ".join(_FIRST_MODELS[init] for init in sorted({config.init for config in configs}))
+
+
+class _Silent:
+    def say(self, text: str) -> None: ...
+
+    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Row]], None]]:
+        raise AssertionError
+
+    def run(self, title: str, rounds: int) -> AbstractContextManager[Watch]:
+        raise AssertionError
+
+
+def said_estimate(found: Estimate, settings: Settings) -> str:
+    """The estimate in a sentence."""
+    minutes = found.seconds / 60
+    choosing = f"{found.num_trials} runs of {found.trial_rounds} rounds to choose by, " if found.num_trials else ""
+    return (
+        f"left: {choosing}{found.num_finals} runs of {found.final_rounds} rounds for the results; a round took {found.round_seconds:.2f} s; about "
         f"{f'{minutes:.0f} min' if minutes < 90 else f'{minutes / 60:.1f} h'} on {max(1, settings.workers)} "
         f"{'process' if settings.workers <= 1 else 'processes'}"
     )

@@ -122,8 +122,11 @@ class Sweep:
         return "validation" if self.selection == "validation" else "test"
 
     def num_trials(self, entrant: Entrant) -> int:
-        """How many trials this algorithm gets."""
-        return len(entrant.grid()) if self.search.sampler == "grid" else self.search.trials or 0
+        """How many trials this algorithm gets: none where there is nothing to choose."""
+        if self.search.sampler == "tpe":
+            return self.search.trials or 0
+        points = len(entrant.grid())
+        return points if points > 1 else 0
 
     def trial_config(self, entrant: Entrant, point: Mapping[str, Any]) -> RunConfig:
         """The run of one trial; the test split is not looked at, unless trials are compared there."""

@@ -67,7 +67,7 @@ class Winner:
     Attributes:
         entrant: the algorithm.
         point: its chosen values.
-        value: of the criterion.
+        value: of the criterion; nan if there was nothing to choose.
     """
 
     entrant: Entrant
@@ -144,6 +144,8 @@ class Studies:
 
     def winner(self, entrant: Entrant) -> Winner | None:
         """The best trial so far; of equal ones the first point."""
+        if not self.sweep.num_trials(entrant):
+            return Winner(entrant, dict(self.sweep.example(entrant)), math.nan)
         done = [
             (standing.trial.value, -point, standing.trial.params)
             for point, standing in enumerate(self.boards[entrant.label].standings())

@@ -27,7 +27,9 @@ def result_table(sweep: Sweep, outcomes: Sequence[Outcome]) -> TextTable:
         "Test accuracy over clients, %; jain and gini are indices. Mean ± population standard deviation over seeds "
         f"{', '.join(map(str, sweep.seeds))}."
     ]
-    if sweep.selection == "paper":
+    if not any(sweep.num_trials(entrant) for entrant in sweep.entrants):
+        notes.append("There was nothing to choose; the test split was read once, at the end.")
+    elif sweep.selection == "paper":
         notes.append(
             "Chosen on the test split of the last round, as the authors did, so the numbers are optimistic. "
             "Leave --selection paper out to choose on a validation split."
@@ -48,7 +50,7 @@ def result_json(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[st
                 "label": outcome.winner.entrant.label,
                 "settings": outcome.winner.entrant.fixed,
                 "chosen": outcome.winner.point,
-                "value": outcome.winner.value,
+                "value": None if math.isnan(outcome.winner.value) else outcome.winner.value,
                 "seconds": outcome.seconds,
                 "test": {
                     name: {"mean": one.mean, "population_std": one.std, "sample_std": sample[name].std}
