@@ -178,6 +178,17 @@ def test_divergence_is_a_result_and_no_winner_is_a_failure(tmp_path: Path) -> No
     assert studies.outcomes() == []
 
 
+def test_nothing_is_tried_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
+    plan = sweep(grid={"local": {"lr": 0.5}}, algorithms={"fedavg": {}, "propfair": {"M": [5.0]}})
+    studies = run_sweep(plan, Place.at(tmp_path), workers=0)
+    assert not (tmp_path / "trials").exists()
+    assert len(list((tmp_path / "final").iterdir())) == 4
+    outcomes = studies.outcomes()
+    assert [outcome.winner.point for outcome in outcomes] == [{}, {"algorithm.M": 5.0}]
+    assert "nothing to choose" in result_table(plan, outcomes).notes[-1]
+    assert json.loads(json.dumps(result_json(plan, outcomes, []), allow_nan=False))["algorithms"][0]["value"] is None
+
+
 def test_tpe_with_pruning(tmp_path: Path) -> None:
     plan = sweep(
         algorithms={"fedavg": {}}, seeds=[0], grid={"local": {"lr": {"low": 1e-4, "high": 1.0, "log": True}}},
