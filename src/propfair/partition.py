@@ -1,6 +1,7 @@
 """Who gets which example: labels in, one index list per client out. Pure functions of (labels, seed)."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,9 +49,43 @@ PARTITIONERS: Registry[Partitioner] = Registry("partitioner", "propfair.partitio
 register = PARTITIONERS.register
 
 
+Draw = Callable[[np.random.Generator], tuple[Counts, Callable[[], Ragged]]]  # what each gets [n], and how to deal it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Partitioner):
+    """Random proportions. A draw that leaves a client under `min_samples` is thrown away and the next seed is tried."""
+
+    beta: float = 0.5
+    min_samples: int = 10
+    max_tries: int = 1000
+
+    small_beta: ClassVar[str]  # what small values of beta do
+
+    def __post_init__(self) -> None:
+        _check_positive("beta", self.beta, self.small_beta)
+        _check_retries(self.min_samples, self.max_tries)
+
+    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
+        number = _check_number(labels, num_clients, self.min_samples)
+        draw = self.drawing(labels, number)
+        best = -1
+        for used in range(seed, seed + self.max_tries):
+            lengths, deal = draw(np.random.default_rng(used))
+            smallest = int(lengths.min())
+            if smallest >= max(1, self.min_samples):
+                return Partition(deal(), used, used - seed + 1)
+            best = max(best, smallest)
+        raise _no_draw(self.max_tries, seed, number, max(1, self.min_samples), best, "a larger beta")
+
+    @abstractmethod
+    def drawing(self, labels: Tensor, number: int) -> Draw:
+        """How to draw, once what is the same for all draws is done."""
+
+
 @register("dirichlet")
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet(Partitioner):
+class Dirichlet(Drawn):
     r"""Label skew: every class is dealt in proportions $q \sim \mathrm{Dir}(\beta, \dots, \beta)$ (the paper's way).
 
     Counts are rounded by largest remainder, and examples are shuffled inside each class. A draw that leaves a client
@@ -62,33 +97,27 @@ class Dirichlet(Partitioner):
         max_tries: how many seeds to try before giving up.
     """
 
-    beta: float = 0.5
-    min_samples: int = 10
-    max_tries: int = 1000
+    small_beta = "Small values give few classes per client."
 
-    def __post_init__(self) -> None:
-        _check_positive("beta", self.beta, "Small values give few classes per client.")
-        _check_retries(self.min_samples, self.max_tries)
-
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
-        number = _check_number(labels, num_clients, self.min_samples)
+    def drawing(self, labels: Tensor, number: int) -> Draw:
         y = _class_labels(labels)
         order = np.argsort(y, kind="stable")
         sizes = np.bincount(y)
         sizes = sizes[sizes > 0]
-        best = -1
-        for used in range(seed, seed + self.max_tries):
-            rng = np.random.default_rng(used)
+
+        def draw(rng: np.random.Generator) -> tuple[Counts, Callable[[], Ragged]]:
             quota = rng.dirichlet(np.full(number, self.beta), size=len(sizes)) * sizes[:, None]  # [classes, n]
             counts = largest_remainder(quota, sizes)
-            smallest = int(counts.sum(0).min())
-            if smallest >= max(1, self.min_samples):
+
+            def deal() -> Ragged:
                 for block in np.split(order, np.cumsum(sizes)[:-1]):
                     rng.shuffle(block)
                 owner = np.repeat(np.tile(np.arange(number), len(sizes)), counts.ravel())
-                return Partition(_by_owner(owner, order, number), used, used - seed + 1)
-            best = max(best, smallest)
-        raise _no_draw(self.max_tries, seed, number, max(1, self.min_samples), best, "a larger beta")
+                return _by_owner(owner, order, number)
+
+            return counts.sum(0), deal
+
+        return draw
 
 
 @register("iid")
@@ -106,7 +135,7 @@ class Iid(Partitioner):
 
 @register("dirichlet-quantity")
 @dataclass(frozen=True, kw_only=True)
-class DirichletQuantity(Partitioner):
+class DirichletQuantity(Drawn):
     """Quantity skew: sizes in Dirichlet proportions, the same mixture of classes for all.
 
     Args:
@@ -115,25 +144,16 @@ class DirichletQuantity(Partitioner):
         max_tries: how many seeds to try before giving up.
     """
 
-    beta: float = 0.5
-    min_samples: int = 10
-    max_tries: int = 1000
+    small_beta = "Small values give unequal sizes."
 
-    def __post_init__(self) -> None:
-        _check_positive("beta", self.beta, "Small values give unequal sizes.")
-        _check_retries(self.min_samples, self.max_tries)
-
-    def __call__(self, labels: Tensor, num_clients: int | None, seed: int, user: Tensor | None = None) -> Partition:
-        number = _check_number(labels, num_clients, self.min_samples)
+    def drawing(self, labels: Tensor, number: int) -> Draw:
         total = np.array([len(labels)])
-        best = -1
-        for used in range(seed, seed + self.max_tries):
-            rng = np.random.default_rng(used)
+
+        def draw(rng: np.random.Generator) -> tuple[Counts, Callable[[], Ragged]]:
             lengths = largest_remainder(rng.dirichlet(np.full(number, self.beta), size=1) * total, total)[0]
-            if lengths.min() >= max(1, self.min_samples):
-                return Partition(Ragged.packed(rng.permutation(len(labels)), lengths), used, used - seed + 1)
-            best = max(best, int(lengths.min()))
-        raise _no_draw(self.max_tries, seed, number, max(1, self.min_samples), best, "a larger beta")
+            return lengths, lambda: Ragged.packed(rng.permutation(len(labels)), lengths)
+
+        return draw
 
 
 @register("shards")
