@@ -146,7 +146,8 @@ def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients:
 def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the extra: pip install 'propfair[sweep]'")
     from propfair.experiment.search import SweepFile, make_sweep
-    from propfair.experiment.sweep import Place, Studies, Worker
+    from propfair.experiment.studies import Place, Studies
+    from propfair.experiment.sweep import Worker
     from propfair.experiment.sweep_ray import run_sweep_on_ray
 
     content = {

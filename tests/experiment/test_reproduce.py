@@ -18,7 +18,7 @@ from propfair.experiment.presets import Scale, load_experiment, load_preset, pre
 from propfair.experiment.reproduce import NotCompleteError, Reproduced, Settings, plan, reproduce
 from propfair.experiment.run import Watch
 from propfair.experiment.search import Sweep
-from propfair.experiment.sweep import Row
+from propfair.experiment.studies import Row
 from propfair.fairness.statistics import summarize
 from propfair.report.reproduction import long_table, table_of, write_reproduction
 

@@ -19,7 +19,8 @@ from propfair.experiment.claims import Board, open_storage, open_study
 from propfair.experiment.folder import RunFolder
 from propfair.experiment.saved import SavedRun
 from propfair.experiment.search import Sweep, SweepFile, make_sweep
-from propfair.experiment.sweep import Place, Studies, Worker, run_sweep
+from propfair.experiment.studies import Place, Studies
+from propfair.experiment.sweep import Worker, run_sweep
 from propfair.report.sweep import result_json, result_table, write_results
 from propfair.report.tables import TextTable
 from tests.experiment.killed import start

@@ -11,7 +11,7 @@ from rich.table import Table
 from propfair.cli.display import percent, print_table
 from propfair.cli.options import Format
 from propfair.experiment.search import Sweep
-from propfair.experiment.sweep import FINAL, Row, Studies
+from propfair.experiment.studies import FINAL, Row, Studies
 from propfair.report.sweep import result_table, settings_text, write_results
 
 _STATES = ("done", "running", "free", "pruned", "failed")

@@ -7,7 +7,7 @@ from propfair.engines.inprocess import torch_threads
 from propfair.experiment.run import run
 from propfair.experiment.saved import Federations
 from propfair.experiment.search import Entrant, Sweep
-from propfair.experiment.sweep import Studies
+from propfair.experiment.studies import Studies
 from propfair.experiment.training import Progress
 
 

@@ -18,7 +18,8 @@ from propfair.experiment.presets import Experiment, Scale, check_experiments, lo
 from propfair.experiment.run import Watch, build_federation
 from propfair.experiment.saved import SavedRun
 from propfair.experiment.search import Sweep
-from propfair.experiment.sweep import Outcome, Place, Row, Studies, Winner, run_sweep
+from propfair.experiment.studies import Outcome, Place, Row, Studies, Winner
+from propfair.experiment.sweep import run_sweep
 from propfair.fairness.statistics import MeanStd
 from propfair.federation import Federation
 

@@ -11,7 +11,8 @@ from propfair.engines.ray_pool import connected
 from propfair.errors import ConfigError
 from propfair.experiment.interrupt import stop_on_signal
 from propfair.experiment.search import Sweep
-from propfair.experiment.sweep import Place, Row, Studies, Worker
+from propfair.experiment.studies import Place, Row, Studies
+from propfair.experiment.sweep import Worker
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0  # for the rounds under way

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from propfair.experiment.search import Sweep
-from propfair.experiment.sweep import Outcome
+from propfair.experiment.studies import Outcome
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
 from propfair.report.tables import TextTable, percent_cell

@@ -15,7 +15,7 @@ from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Qui
 if TYPE_CHECKING:
     from propfair.experiment.run import Watch
     from propfair.experiment.search import Sweep
-    from propfair.experiment.sweep import Row
+    from propfair.experiment.studies import Row
 
 
 class Scale(enum.StrEnum):

@@ -63,7 +63,8 @@ def sweep(
     from propfair.cli.sweep_text import live_table, print_outcomes
     from propfair.experiment.names import RUNS, slug
     from propfair.experiment.search import load_sweep
-    from propfair.experiment.sweep import Place, run_sweep
+    from propfair.experiment.studies import Place
+    from propfair.experiment.sweep import run_sweep
     from propfair.experiment.sweep_ray import run_sweep_on_ray
 
     plan = load_sweep(
