@@ -1,6 +1,7 @@
 """Results as JSON, as tables in docs/performance.md and as a figure beside it."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from benchmarks.growth import Point, exponent
 from benchmarks.harness import Measured
 from benchmarks.workloads import WORKLOADS
+from propfair.report.picture import COLOURS
 
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 BASE = "bare"
@@ -134,29 +136,34 @@ def draw(results: Results, path: Path) -> None:
     from matplotlib import pyplot
 
     workloads = list(dict.fromkeys(m.workload for m in results.measured))
-    contestants = list(dict.fromkeys(m.contestant for m in results.measured))
+    contestants = [name for name in dict.fromkeys(m.contestant for m in results.measured) if name != BASE]
     axes_of_growth = list(dict.fromkeys(p.axis for p in results.growth))
-    panels = 1 + len(axes_of_growth)
-    figure, panes = pyplot.subplots(1, panels, figsize=(5 + 3 * len(axes_of_growth), 3.4), squeeze=False)
-    speed, *growth = panes[0]
+    figure = pyplot.figure(figsize=(8, 6 if axes_of_growth else 3.2), layout="constrained")
+    grid = figure.add_gridspec(2 if axes_of_growth else 1, max(1, len(axes_of_growth)))
+    speed = figure.add_subplot(grid[0, :])
     width = 0.8 / len(contestants)
     for number, contestant in enumerate(contestants):
-        heights = [
-            results.speed(w, contestant) / results.speed(w, BASE) if results.speed(w, BASE) else 0.0 for w in workloads
-        ]
-        speed.bar([i + number * width for i in range(len(workloads))], heights, width, label=contestant)
-    speed.set_xticks([i + 0.4 - width / 2 for i in range(len(workloads))], workloads)
+        times_bare = [results.speed(w, contestant) / (results.speed(w, BASE) or math.inf) for w in workloads]
+        places = [i + (number + 0.5) * width - 0.4 for i in range(len(workloads))]
+        heights = [height or math.nan for height in times_bare]  # not measured: no bar
+        bars = speed.bar(places, heights, width, label=contestant, color=COLOURS[number])
+        said = [f"{height:.2g}" if height else "" for height in times_bare]
+        speed.bar_label(bars, said, fontsize="x-small", padding=1)
+    speed.set_xticks(range(len(workloads)), workloads)
     speed.set_yscale("log")
+    speed.margins(y=0.12)
     speed.axhline(1.0, color="black", linewidth=0.8)
-    speed.set_ylabel("examples/s, times the bare loop")
+    speed.set_ylabel("speed, times the bare loop")
     speed.legend(fontsize="small")
-    for pane, axis in zip(growth, axes_of_growth, strict=True):
+    for number, axis in enumerate(axes_of_growth):
+        pane = figure.add_subplot(grid[1, number])
         own = [p for p in results.growth if p.axis == axis]
         values = [p.value for p in own]
-        pane.loglog(values, [p.round_seconds for p in own], "o-", label="seconds a round")
-        pane.loglog(values, [p.peak_bytes / 2**30 for p in own], "s--", label="peak memory, GiB")
+        pane.loglog(values, [p.round_seconds for p in own], "o-", label="seconds a round", color=COLOURS[0])
+        pane.loglog(values, [p.peak_bytes / 2**30 for p in own], "s--", label="peak memory, GiB", color=COLOURS[1])
         pane.set_xlabel(axis)
-        pane.legend(fontsize="small")
-    figure.tight_layout()
+        pane.set_ylim(1e-4, 10)
+        if number == 0:
+            pane.legend(fontsize="small")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
