@@ -17,7 +17,7 @@ from propfair.experiment import presets
 from propfair.experiment.presets import Scale, load_experiment, load_preset, preset_names
 from propfair.experiment.reproduce import NotCompleteError, Reproduced, Settings, plan, reproduce
 from propfair.experiment.run import Watch
-from propfair.experiment.search import Sweep
+from propfair.experiment.search import Sweep, load_sweep
 from propfair.experiment.studies import Row
 from propfair.fairness.statistics import summarize
 from propfair.report.reproduction import long_table, table_of, write_reproduction
@@ -113,10 +113,21 @@ def test_published_values_are_those_of_tables_4_and_5(experiment: str) -> None:
 def test_every_scale_of_every_experiment_is_valid(experiment: str, scale: Scale) -> None:
     sweep = load_experiment(experiment).sweep("x", scale, only=sorted(ALGORITHMS))
     number = sum(sweep.num_trials(entrant) for entrant in sweep.entrants)
-    small = 36 if experiment == "cifar100" else 48
+    small = 36 if experiment in ("cifar100", "shakespeare") else 48
     assert number == {"smoke": 0, "small": small, "paper": 72}[scale]  # none where there is nothing to choose
     assert sweep.seeds == ((0,) if scale == "smoke" else (0, 1, 2))
     assert load_experiment(experiment).note(scale)
+
+
+def test_the_example_with_larger_rates_differs_in_nothing_else() -> None:
+    example = load_sweep(Path(__file__).parents[2] / "examples" / "shakespeare-rates.toml")
+    small = load_experiment("shakespeare").sweep("x", "small", only=["fedavg", "propfair"])
+    assert (example.run, example.search, example.seeds) == (small.run, small.search, small.seeds)
+    for own, other in zip(example.entrants, small.entrants, strict=True):
+        assert (own.label, own.fixed) == (other.label, other.fixed)
+        assert {key: values for key, values in own.choices.items() if key != "local.lr"} == {
+            key: values for key, values in other.choices.items() if key != "local.lr"
+        }
 
 
 def test_paper_scale_is_the_papers_protocol() -> None:
