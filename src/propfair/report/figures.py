@@ -214,6 +214,7 @@ def _curves(sheet: _Sheet) -> None:
             axes.plot(rounds, mean, color=_colour(position), linewidth=1.4, label=_plain(group.label))
             axes.fill_between(rounds, mean - std, mean + std, color=_colour(position), alpha=0.15, linewidth=0)
         axes.set(xlabel="round", title=title)
+        axes.locator_params(axis="x", integer=True)
     panels[0].set_ylabel(sheet.unit)
     _legend(sheet.figure, panels[0])
 
@@ -239,8 +240,6 @@ def _weights(sheet: _Sheet) -> None:
     series = relative_weights(run)
     if series is None:
         raise DataError(f"{run.path}: the records have no weights")
-    from matplotlib.ticker import MaxNLocator
-
     axes = sheet.figure.subplots()
     powers = np.log2(np.where(series.values > 0, series.values, np.nan)).T
     reach = max(0.5, float(np.nanmax(np.abs(powers))))
@@ -248,7 +247,7 @@ def _weights(sheet: _Sheet) -> None:
         series.rounds, np.arange(len(powers)), powers, cmap="PuOr_r", vmin=-reach, vmax=reach, rasterized=True
     )
     axes.invert_yaxis()
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.locator_params(integer=True)
     axes.grid(visible=False)
     axes.set(xlabel="round", ylabel="client", title=_plain(run.name))
     bar = sheet.figure.colorbar(image, ax=axes)
