@@ -30,6 +30,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: lint browser
 	$(BIN)/python -m pytest -m 'not slow'

@@ -78,9 +78,7 @@ class Contestant:
             self._log.seek(0)
             log = self._log.read().strip()
             print(log[-3000:], file=sys.stderr)
-            last = (
-                log.splitlines()[-1] if log else "no word"
-            )  # without the traceback, which names places of this machine
+            last = log.splitlines()[-1] if log else "no word"  # the rest names places of this machine
             raise ContestantError(f"{self.name} ended with code {self._process.returncode}: {last}")
         answer = json.loads(line)
         if "not_offered" in answer:

@@ -141,7 +141,7 @@ def draw(results: Results, path: Path) -> None:
     figure = pyplot.figure(figsize=(8, 6 if axes_of_growth else 3.2), layout="constrained")
     grid = figure.add_gridspec(2 if axes_of_growth else 1, max(1, len(axes_of_growth)))
     speed = figure.add_subplot(grid[0, :])
-    width = 0.8 / len(contestants)
+    width = 0.8 / max(1, len(contestants))
     for number, contestant in enumerate(contestants):
         times_bare = [results.speed(w, contestant) / (results.speed(w, BASE) or math.inf) for w in workloads]
         places = [i + (number + 0.5) * width - 0.4 for i in range(len(workloads))]

@@ -22,15 +22,17 @@ from benchmarks.workloads import Workload as Load
 from benchmarks.workloads import find
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.term import TERM
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Aggregator, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.messages import BLOCK
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
-from propfair.engines.base import BLOCK, Engine
 from propfair.engines.inprocess import InProcess
-from propfair.engines.ray import TASKS_PER_WORKER, Ray
-from propfair.engines.ray_pool import connected
-from propfair.federation import Federation, Ragged
-from propfair.params import FlatModel
-from propfair.server import Aggregator, Rounds, Server
+from propfair.engines.ray.engine import TASKS_PER_WORKER, Ray
+from propfair.engines.ray.pool import connected
+from propfair.engines.server import Server
+from propfair.engines.session import Engine
+from propfair.federation.federation import Federation, Ragged
 
 BEGIN, END = "<!-- results: written by python -m benchmarks.scale -->", "<!-- end of results -->"
 POPULATIONS = (1_000, 10_000, 1_000_000)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 import propfair
 from benchmarks.workloads import After, Workload
-from propfair.experiment.training import Progress
-from propfair.ragged import Ragged
+from propfair.federation.ragged import Ragged
+from propfair.runs.training import Progress
 from propfair.seeds import generator
 
 FOR_EVER = 10**9

@@ -13,24 +13,25 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from propfair.algorithms import Algorithm, Cohort, Needs, Order, State, register
     from propfair.algorithms.fedavg import FedAvg
+    from propfair.algorithms.loss import PropFairLoss
     from propfair.algorithms.propfair import PropFair
-    from propfair.api import algorithm, train
-    from propfair.client import LocalTraining
+    from propfair.core.aggregator import Rounds
+    from propfair.core.client import LocalTraining
     from propfair.data import ArrayExamples, Examples
     from propfair.errors import ConfigError, DataError, PropFairError, TrainingError
-    from propfair.federation import Federation, federate
-    from propfair.loss import PropFairLoss
-    from propfair.result import Result
-    from propfair.server import Rounds
+    from propfair.federation.federation import Federation, federate
+    from propfair.runs.api import algorithm, train
+    from propfair.runs.result import Result
 
 # Public names and where they live. They are imported when first used, so that `import propfair` costs nothing.
 _HOMES = {
     "Algorithm": "algorithms", "Cohort": "algorithms", "Needs": "algorithms", "Order": "algorithms",
     "State": "algorithms", "register": "algorithms", "FedAvg": "algorithms.fedavg", "PropFair": "algorithms.propfair",
-    "algorithm": "api", "train": "api", "LocalTraining": "client", "ArrayExamples": "data", "Examples": "data",
+    "algorithm": "runs.api", "train": "runs.api", "LocalTraining": "core.client",
+    "ArrayExamples": "data", "Examples": "data",
     "ConfigError": "errors", "DataError": "errors", "PropFairError": "errors", "TrainingError": "errors",
-    "Federation": "federation", "federate": "federation", "PropFairLoss": "loss", "Result": "result",
-    "Rounds": "server",
+    "Federation": "federation.federation", "federate": "federation.federation", "PropFairLoss": "algorithms.loss",
+    "Result": "runs.result", "Rounds": "core.aggregator",
 }  # fmt: skip
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from propfair.experiment.folder import RunFolder
+from propfair.runs.folder import RunFolder
 
 TINY = ["data.num_clients=4", "schedule.rounds=2", "schedule.eval_every=1", "model=logistic"]
 

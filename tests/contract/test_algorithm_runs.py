@@ -8,12 +8,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from propfair.algorithms import ALGORITHMS, Algorithm
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
-from propfair.federation import Federation, Ragged
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
+from propfair.engines.server import Server
+from propfair.federation.federation import Federation, Ragged
 
 REQUIRED: dict[str, dict[str, Any]] = {"gifair": {"coeff": 0.5}}
 CASES: list[tuple[str, dict[str, Any]]] = [

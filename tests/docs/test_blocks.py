@@ -22,9 +22,9 @@ import pytest
 
 from propfair.algorithms.base import ALGORITHMS
 from propfair.data.base import SOURCES
-from propfair.engines.base import ENGINES
+from propfair.engines.session import ENGINES
+from propfair.federation.partition import PARTITIONERS
 from propfair.models.base import MODELS
-from propfair.partition import PARTITIONERS
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE = ("python", "bash", "toml")

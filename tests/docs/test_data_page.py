@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from propfair.data import SOURCES
+from propfair.federation.partition import PARTITIONERS
 from propfair.models import MODELS
-from propfair.partition import PARTITIONERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 

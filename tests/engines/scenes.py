@@ -7,14 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.evaluation import Evaluation
+from propfair.core.params import FlatModel
 from propfair.data.base import ArrayExamples
-from propfair.engines.base import Engine, Event, Session
-from propfair.evaluation import Evaluation
-from propfair.federation import Federation
-from propfair.params import FlatModel
-from propfair.ragged import Ragged
-from propfair.server import Outcome, Rounds, Server
+from propfair.engines.server import Server
+from propfair.engines.session import Engine, Event, Session
+from propfair.federation.federation import Federation
+from propfair.federation.ragged import Ragged
 from tests.contract.test_algorithms import REQUIRED
 
 SIZES = (23, 9, 40, 4, 17, 31, 12, 26, 10, 15, 22, 5)  # more than a block; no last batch of 1, for BatchNorm

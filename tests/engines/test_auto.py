@@ -12,15 +12,16 @@ import torch
 from torch import nn
 
 from propfair.algorithms.base import ALGORITHMS
-from propfair.client import Workload, cross_entropy
+from propfair.core.aggregator import Rounds
+from propfair.core.client import Workload, cross_entropy
+from propfair.core.params import FlatModel
 from propfair.engines import auto
 from propfair.engines.auto import Auto, AutoSession, Choice
 from propfair.engines.inprocess import InProcess
-from propfair.engines.processes import ProcessesSession
+from propfair.engines.processes.engine import ProcessesSession
+from propfair.engines.server import Server
 from propfair.engines.vectorized import StackedProcessesSession, StackedSession
 from propfair.errors import ConfigError
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
 from tests.engines import scenes
 
 ONE_THREAD = InProcess(threads=1)

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
-from propfair.client import cross_entropy
-from propfair.engines import launcher, processes, shared
+from propfair.core.aggregator import Rounds
+from propfair.core.client import cross_entropy
+from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcess
-from propfair.engines.processes import Processes, ProcessesSession
+from propfair.engines.processes import engine as processes
+from propfair.engines.processes import launcher, shared
+from propfair.engines.processes.engine import Processes, ProcessesSession
+from propfair.engines.server import Server
 from propfair.errors import ConfigError, TrainingError
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
 from tests.engines import scenes
 
 TWO = Processes(workers=2)
@@ -191,9 +193,9 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 import sys, time
 {imports}
-from propfair.engines.processes import Processes
-from propfair.params import FlatModel
-from propfair.server import Rounds
+from propfair.engines.processes.engine import Processes
+from propfair.core.params import FlatModel
+from propfair.core.aggregator import Rounds
 from tests.engines import scenes
 from tests.engines.test_processes import wait_for_both
 {body}

@@ -19,19 +19,20 @@ from torch.nn import functional
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Personal, State
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.evaluation import Evaluation
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
-from propfair.engines.base import Engine, Event
 from propfair.engines.inprocess import InProcess
-from propfair.engines.ray import Ray
-from propfair.engines.ray_pool import connected
+from propfair.engines.ray.engine import Ray
+from propfair.engines.ray.pool import connected
+from propfair.engines.server import Server
+from propfair.engines.session import Engine, Event
 from propfair.errors import ConfigError, MissingExtraError
-from propfair.evaluation import Evaluation
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.run import resume, run
-from propfair.federation import Federation, Ragged
-from propfair.params import FlatModel
-from propfair.server import Outcome, Rounds, Server
+from propfair.federation.federation import Federation, Ragged
+from propfair.runs.folder import RunFolder
+from propfair.runs.run import resume, run
 from tests.experiment.killed import SETTINGS, content, tiny
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes a minute to start a worker
@@ -145,10 +146,10 @@ def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients:
 @pytest.mark.slow
 def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the extra: pip install 'propfair[sweep]'")
-    from propfair.experiment.search import SweepFile, make_sweep
-    from propfair.experiment.studies import Place, Studies
-    from propfair.experiment.sweep import Worker
-    from propfair.experiment.sweep_ray import run_sweep_on_ray
+    from propfair.tuning.search import SweepFile, make_sweep
+    from propfair.tuning.studies import Place, Studies
+    from propfair.tuning.sweep import Worker
+    from propfair.tuning.sweep_ray import run_sweep_on_ray
 
     content = {
         "name": "tiny", "criterion": "worst10", "seeds": [0], "grid": {"local": {"lr": [0.01, 0.5]}},
@@ -294,13 +295,13 @@ INTERRUPTED = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 from tests.engines.test_ray import FedAvg, Ray, train, workload
-import ray, propfair.server
-run_round = propfair.server.Server.run_round
+import ray, propfair.core.aggregator
+run_round = propfair.core.aggregator.Server.run_round
 def told(server):
     if server.round == 1:
         print(ray._private.worker.global_worker.node.get_session_dir_path(), flush=True)
     return run_round(server)
-propfair.server.Server.run_round = told
+propfair.core.aggregator.Server.run_round = told
 train(Ray(workers=1), workload(FedAvg(), 64), rounds=1_000_000)
 """
 
@@ -347,7 +348,7 @@ def test_sigterm_in_a_round_saves_the_run_and_resume_ends_with_the_same_bits(clu
 
 STARTING = """
 import ray
-from propfair.engines.ray_pool import connected
+from propfair.engines.ray.pool import connected
 print("starting", flush=True)
 with connected("", 1):
     raise AssertionError("too late")

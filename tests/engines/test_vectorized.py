@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
-from propfair.client import Workload, batch_order
+from propfair.core.aggregator import Rounds
+from propfair.core.client import Workload, batch_order
+from propfair.core.params import FlatModel
 from propfair.data.base import ArrayExamples
-from propfair.engines import stacked, vectorized
+from propfair.engines import vectorized
 from propfair.engines.inprocess import InProcess
-from propfair.engines.stacking import stacked_batches
+from propfair.engines.server import Server
+from propfair.engines.stacked import gradients as stacked
+from propfair.engines.stacked.stacks import stacked_batches
 from propfair.engines.vectorized import StackedProcessesSession, StackedSession, Vectorized
 from propfair.errors import ConfigError
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
 from tests.contract.test_algorithms import CASES
 from tests.engines import scenes
 

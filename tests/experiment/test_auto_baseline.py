@@ -10,8 +10,8 @@ import torch
 from propfair.algorithms import ALGORITHMS, Cohort
 from propfair.algorithms.propfair import PropFair
 from propfair.errors import ConfigError
-from propfair.experiment.run import resume, run
-from propfair.experiment.training import Progress
+from propfair.runs.run import resume, run
+from propfair.runs.training import Progress
 from tests.experiment.killed import content, tiny
 
 

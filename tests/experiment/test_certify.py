@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from propfair.errors import ConfigError, DataError
-from propfair.experiment.certify import Utility, certify, group, hits
-from propfair.experiment.config import RunConfig
-from propfair.experiment.run import build_federation, run
-from propfair.experiment.saved import SavedRun
 from propfair.fairness.certificate import certificate
 from propfair.report.relative import draw_relative
+from propfair.runs.certify import Utility, certify, group, hits
+from propfair.runs.config import RunConfig
+from propfair.runs.run import build_federation, run
+from propfair.runs.saved import SavedRun
 from tests.experiment import killed
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from propfair.errors import ConfigError, DataError
-from propfair.experiment.compare import Contestant
-from propfair.experiment.finetune import config_from, finetune
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.run import Watch, resume, run
-from propfair.experiment.saved import SavedRun, ensure_run
+from propfair.runs.compare import Contestant
+from propfair.runs.finetune import config_from, finetune
+from propfair.runs.folder import RunFolder
+from propfair.runs.run import Watch, resume, run
+from propfair.runs.saved import SavedRun, ensure_run
 from tests.experiment.killed import content, tiny
 
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from propfair.client import run_client
-from propfair.experiment.config import make_config
-from propfair.experiment.run import build_federation, build_model, build_workload, run
-from propfair.params import FlatModel
+from propfair.core.client import run_client
+from propfair.core.params import FlatModel
+from propfair.runs.config import make_config
+from propfair.runs.run import build_federation, build_model, build_workload, run
 
 TINY = ["model=logistic", "schedule.rounds=1", "data.num_clients=4", "local.lr=0.0", "algorithm=fedavg"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from propfair.errors import ConfigError, MissingExtraError, PropFairWarning
-from propfair.experiment.config import make_config
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.loggers import LOGGERS, About, CsvSink, Sink, Sinks, flat
-from propfair.experiment.run import resume, run
-from propfair.experiment.training import Progress
+from propfair.runs.config import make_config
+from propfair.runs.folder import RunFolder
+from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks, flat
+from propfair.runs.run import resume, run
+from propfair.runs.training import Progress
 from tests.experiment.killed import tiny
 
 

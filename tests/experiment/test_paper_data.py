@@ -10,9 +10,10 @@ import torch
 
 import propfair
 from propfair.data import SOURCES, Source
-from propfair.federation import Federation, Ragged, federate
+from propfair.federation.federation import Federation, Ragged, federate
+from propfair.federation.partition import PARTITIONERS, Dirichlet, Natural, Partitioner
+from propfair.federation.split import Splitter
 from propfair.models import MODELS
-from propfair.partition import Dirichlet, Natural, Partitioner
 from tests.unit import official
 
 PLACES = {
@@ -42,7 +43,7 @@ def slice_of(federation: Federation, size: int) -> Federation:
 def run(source: Source, home: Path, algorithm: str, partitioner: Partitioner, num_clients: int | None) -> None:
     examples = source.load(home)
     protocol = source.protocol
-    federation = slice_of(federate(examples, partitioner, num_clients, protocol.splitter), 8)
+    federation = slice_of(federate(examples, partitioner, num_clients, Splitter(**protocol.split)), 8)
     shape = tuple(examples.inputs(federation.train[0][:1]).shape[1:])
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -72,4 +73,4 @@ def test_one_round_on_the_real_files(name: str) -> None:
         pytest.skip(f"needs the real data: PROPFAIR_DATA must name a folder with {PLACES[name]}/")
     source = SOURCES.make(name)
     for algorithm in ("fedavg", "propfair"):
-        run(source, Path(home), algorithm, source.protocol.partitioner, 3)
+        run(source, Path(home), algorithm, PARTITIONERS.make(*source.protocol.partition), 3)

@@ -13,14 +13,14 @@ pytest.importorskip("optuna")
 pytest.importorskip("matplotlib")
 
 from propfair.errors import ConfigError
-from propfair.experiment import presets
-from propfair.experiment.presets import Scale, load_experiment, load_preset, preset_names
-from propfair.experiment.reproduce import NotCompleteError, Reproduced, Settings, plan, reproduce
-from propfair.experiment.run import Watch
-from propfair.experiment.search import Sweep, load_sweep
-from propfair.experiment.studies import Row
 from propfair.fairness.statistics import summarize
-from propfair.report.reproduction import long_table, table_of, write_reproduction
+from propfair.paper import catalogue
+from propfair.paper.catalogue import Scale, load_experiment, load_preset, preset_names
+from propfair.paper.reproduce import NotCompleteError, Reproduced, Settings, plan, reproduce
+from propfair.paper.tables import long_table, table_of, write_reproduction
+from propfair.runs.run import Watch
+from propfair.tuning.search import Sweep, load_sweep
+from propfair.tuning.studies import Row
 
 EXPERIMENTS = ("cifar10", "cifar100", "tiny-imagenet", "shakespeare")
 ALGORITHMS = {"fedavg", "q-ffl", "afl", "term", "gifair", "fedmgda+", "propfair"}
@@ -69,7 +69,7 @@ def test_there_is_a_preset_for_every_table_and_figure() -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_numbers_of_the_paper_fit_the_experiments(experiment: str) -> None:
     table = load_preset(f"table6-{experiment}")
-    assert isinstance(table, presets.Statistics)
+    assert isinstance(table, catalogue.Statistics)
     assert table.paper.keys() == ALGORITHMS == load_experiment(experiment).algorithms.keys() - {"propfair-auto"}
     known = summarize([0.5]).as_dict()
     for numbers in table.paper.values():
@@ -80,15 +80,15 @@ def test_numbers_of_the_paper_fit_the_experiments(experiment: str) -> None:
 
 def test_numbers_of_the_paper_are_those_printed() -> None:
     cifar, worst = load_preset("table6-cifar10"), load_preset("table7-worst")
-    assert isinstance(cifar, presets.Statistics)
-    assert isinstance(worst, presets.Statistics)
+    assert isinstance(cifar, catalogue.Statistics)
+    assert isinstance(worst, catalogue.Statistics)
     assert cifar.paper["propfair"]["mean"] == (64.75, 0.10)
     assert cifar.paper["propfair"]["worst"] == (58.14, 0.89)
     assert worst.paper["fedmgda+"] == {"worst20": (19.77, 0.87), "worst30": (20.33, 1.10)}
     total = 0.0
     for experiment in EXPERIMENTS:
         table = load_preset(f"table6-{experiment}")
-        assert isinstance(table, presets.Statistics)
+        assert isinstance(table, catalogue.Statistics)
         total += sum(numbers["mean"][0] for numbers in table.paper.values())
     assert total == pytest.approx(439.48 + 205.31 + 116.34 + 351.79)
 
@@ -96,8 +96,8 @@ def test_numbers_of_the_paper_are_those_printed() -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_published_values_are_those_of_tables_4_and_5(experiment: str) -> None:
     rates, others = load_preset("table5-learning-rates"), load_preset("table4-hyperparameters")
-    assert isinstance(rates, presets.Chosen)
-    assert isinstance(others, presets.Chosen)
+    assert isinstance(rates, catalogue.Chosen)
+    assert isinstance(others, catalogue.Chosen)
     sweep = load_experiment(experiment).sweep("x", "paper", published=True)
     assert {entrant.label for entrant in sweep.entrants} == ALGORITHMS | {"propfair-auto"}
     for entrant in sweep.entrants:

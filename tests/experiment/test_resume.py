@@ -13,9 +13,9 @@ import torch
 
 from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError, DataError, PropFairWarning
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.run import resume, run
-from propfair.experiment.training import Progress
+from propfair.runs.folder import RunFolder
+from propfair.runs.run import resume, run
+from propfair.runs.training import Progress
 from tests.experiment.killed import content, run_or_resume, start, tiny, train, train_and_die
 
 

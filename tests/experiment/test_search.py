@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from propfair.errors import ConfigError
-from propfair.experiment.criteria import CRITERIA, Criterion
-from propfair.experiment.search import load_sweep
 from propfair.fairness.statistics import summarize
+from propfair.tuning.criteria import CRITERIA, Criterion
+from propfair.tuning.search import load_sweep
 
 GOOD = """
 [run]

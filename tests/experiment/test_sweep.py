@@ -14,15 +14,15 @@ import torch
 pytest.importorskip("optuna")
 
 from propfair.errors import ConfigError
-from propfair.experiment import claims
-from propfair.experiment.claims import Board, open_storage, open_study
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.saved import SavedRun
-from propfair.experiment.search import Sweep, SweepFile, make_sweep
-from propfair.experiment.studies import Place, Studies
-from propfair.experiment.sweep import Worker, run_sweep
 from propfair.report.sweep import result_json, result_table, write_results
 from propfair.report.tables import TextTable
+from propfair.runs.folder import RunFolder
+from propfair.runs.saved import SavedRun
+from propfair.tuning import claims
+from propfair.tuning.claims import Board, open_storage, open_study
+from propfair.tuning.search import Sweep, SweepFile, make_sweep
+from propfair.tuning.studies import Place, Studies
+from propfair.tuning.sweep import Worker, run_sweep
 from tests.experiment.killed import start
 
 RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from propfair.algorithms.base import Algorithm
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
-from propfair.federation import Federation, Ragged
+from propfair.engines.server import Server
+from propfair.federation.federation import Federation, Ragged
 from propfair.flower.client import Data
-from propfair.params import FlatModel
-from propfair.server import Outcome, Rounds, Server
 
 SIZES = [24, 40, 16, 32]
 LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=2)

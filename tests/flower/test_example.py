@@ -23,10 +23,11 @@ pytest.importorskip("ray", reason="Flower's simulation needs Ray: pip install 'p
 pytest.importorskip("sklearn", reason="the example's digits need the extra: pip install 'propfair[data]'")
 
 from propfair.algorithms import ALGORITHMS
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcess
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
+from propfair.engines.server import Server
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CLIENTS = 3

@@ -28,10 +28,10 @@ from propfair.algorithms.base import Algorithm
 from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
+from propfair.core.aggregator import Rounds
 from propfair.errors import ConfigError, TrainingError
 from propfair.flower import FairStrategy, client_app
 from propfair.flower import strategy as strategy_module
-from propfair.server import Rounds
 from tests.contract.test_algorithms import REQUIRED
 from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, network, own_data, simulated
 

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from propfair.algorithms import ALGORITHMS
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
-from propfair.federation import Federation, Ragged
-from propfair.params import FlatModel
-from propfair.server import Rounds, Server
+from propfair.engines.server import Server
+from propfair.federation.federation import Federation, Ragged
 
 REFERENCE = json.loads(Path(__file__).with_name("reference_runs.json").read_text())
 NAMES = {

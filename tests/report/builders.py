@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from propfair.evaluation import Evaluation
-from propfair.experiment.folder import Checkpoint, RunFolder, RunState
-from propfair.experiment.records import Records
-from propfair.reports import Reports
-from propfair.server import Outcome
+from propfair.core.aggregator import Outcome
+from propfair.core.evaluation import Evaluation
+from propfair.core.messages import Reports
+from propfair.runs.folder import Checkpoint, RunFolder, RunState
+from propfair.runs.records import Records
 
 
 def write_run(

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, State
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Aggregator, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.messages import Block, Report, Reports
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
-from propfair.engines.base import Block
 from propfair.engines.inprocess import InProcess, InProcessSession
+from propfair.engines.server import Server
 from propfair.errors import TrainingError
-from propfair.federation import Federation, Ragged
-from propfair.params import FlatModel
-from propfair.reports import Report, Reports
-from propfair.server import Aggregator, Rounds, Server
+from propfair.federation.federation import Federation, Ragged
 
 SIZES = [20, 10, 30]
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import propfair
+from propfair.core.evaluation import Evaluation
 from propfair.errors import PropFairError
-from propfair.evaluation import Evaluation
 
 
 def clients(number: int = 3, size: int = 30) -> list[tuple[torch.Tensor, torch.Tensor]]:

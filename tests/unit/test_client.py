@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Order, Personal
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, Workload, batch_order, cross_entropy, run_client
+from propfair.core.client import LocalTraining, Workload, batch_order, cross_entropy, run_client
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
 from propfair.errors import ConfigError
-from propfair.federation import Federation
-from propfair.params import FlatModel
-from propfair.ragged import Ragged
+from propfair.federation.federation import Federation
+from propfair.federation.ragged import Ragged
 
 
 def federation(sizes: tuple[int, ...] = (23, 10)) -> Federation:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from propfair.errors import ConfigError
-from propfair.experiment.config import load_config, make_config, parse_override
+from propfair.runs.config import load_config, make_config, parse_override
 
 
 def test_the_default_config_is_valid_and_survives_a_round_trip(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import torch
 
 from propfair.data import SOURCES, synthetic
 from propfair.errors import ConfigError, MissingExtraError
-from propfair.federation import federate
+from propfair.federation.federation import federate
+from propfair.federation.partition import PARTITIONERS, Natural
 from propfair.models import MODELS
-from propfair.partition import PARTITIONERS, Natural
 
 
 def test_digits() -> None:
@@ -88,5 +88,5 @@ def test_bad_synthetic_options(options: dict[str, float]) -> None:
 def test_every_source_has_a_usable_protocol(name: str) -> None:
     protocol = SOURCES.make(name).protocol
     assert protocol.model in MODELS.names()
-    assert protocol.partitioner.name in PARTITIONERS.names()
+    assert PARTITIONERS.make(*protocol.partition).name == protocol.partition[0]
     assert protocol.num_clients is None or protocol.num_clients >= 2

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from propfair.data.own import from_datasets, from_table
 from propfair.errors import DataError
+from propfair.federation.own import from_datasets, from_table
 
 
 class Table:

@@ -12,8 +12,9 @@ from PIL import Image
 from propfair.data import SOURCES, ArrayExamples, tiny_imagenet
 from propfair.data.images import CropFlip
 from propfair.errors import DataError
-from propfair.federation import federate
-from propfair.partition import Dirichlet
+from propfair.federation.federation import federate
+from propfair.federation.partition import PARTITIONERS, Dirichlet
+from propfair.federation.split import Splitter
 from tests.unit import official
 
 
@@ -236,7 +237,9 @@ def test_real_cifar10() -> None:
     assert examples.x.shape == (50_000, 3, 32, 32)
     assert examples.labels.bincount().tolist() == [5000] * 10
     protocol = SOURCES.make("cifar10").protocol
-    federation = federate(examples, protocol.partitioner, protocol.num_clients, protocol.splitter)
+    federation = federate(
+        examples, PARTITIONERS.make(*protocol.partition), protocol.num_clients, Splitter(**protocol.split)
+    )
     sizes = int(federation.train.lengths.sum()), int(federation.test.lengths.sum())
     assert sum(sizes) == 50_000
     assert abs(sizes[0] - 39_963) < 30, "the paper's 39,963 / 10,037 in kind"

@@ -9,9 +9,9 @@ import torch
 from propfair.data import SOURCES, shakespeare
 from propfair.data.shakespeare import VOCABULARY, TextExamples, read_roles
 from propfair.errors import ConfigError, DataError
-from propfair.federation import federate
-from propfair.partition import Natural
-from propfair.split import Splitter
+from propfair.federation.federation import federate
+from propfair.federation.partition import PARTITIONERS, Natural
+from propfair.federation.split import Splitter
 from tests.unit import official
 
 LORD = "To be, or not to be: that is the question, my lord| and here is more of it, and more, and so on to the "
@@ -85,8 +85,8 @@ def test_a_split_that_leaks_is_named(tmp_path: Path) -> None:
     official.write_shakespeare(tmp_path)
     source = SOURCES.make("shakespeare", {"sequence": 10})
     examples = source.load(tmp_path)
-    assert source.protocol.splitter.gap == 9
-    federate(examples, Natural(), None, source.protocol.splitter)
+    assert source.protocol.split["gap"] == 9
+    federate(examples, Natural(), None, Splitter(**source.protocol.split))
     with pytest.warns(UserWarning, match=r"leaks into the test part.*gap=9"):
         federate(examples, Natural(), None, Splitter(order="shuffled"))
 
@@ -110,7 +110,9 @@ def test_real_text_has_the_known_counts() -> None:
     assert examples.user is not None
     assert int((examples.user.bincount() >= 10_000).sum()) == 132
     protocol = SOURCES.make("shakespeare").protocol
-    federation = federate(examples, protocol.partitioner, protocol.num_clients, protocol.splitter)
+    federation = federate(
+        examples, PARTITIONERS.make(*protocol.partition), protocol.num_clients, Splitter(**protocol.split)
+    )
     assert federation.num_clients == 20
     assert "132" in federation.note
     difference = federation.train.lengths - federation.test.lengths

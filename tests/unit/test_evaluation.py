@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from propfair.evaluation import chunks
-from propfair.federation import Ragged
+from propfair.core.evaluation import chunks
+from propfair.federation.federation import Ragged
 
 
 @pytest.mark.parametrize(

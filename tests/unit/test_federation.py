@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from propfair.data import ArrayExamples
-from propfair.data.own import from_arrays, from_datasets
 from propfair.errors import DataError
-from propfair.federation import Federation, Ragged, federate
-from propfair.partition import Dirichlet, Natural
-from propfair.split import Splitter
+from propfair.federation.federation import Federation, Ragged, federate
+from propfair.federation.own import from_arrays, from_datasets
+from propfair.federation.partition import Dirichlet, Natural
+from propfair.federation.split import Splitter
 
 X = torch.rand(200, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(200) % 4

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from propfair import server
+from propfair.core import aggregator
 
 
 @pytest.mark.parametrize("num_clients", [0, 1, 5, 300])
 @pytest.mark.parametrize("num_bytes", [1, 10_000, 1 << 26])
 def test_strips_do_not_matter(num_clients: int, num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_GRAM_BYTES", num_bytes)
-    monkeypatch.setattr(server, "_GRAM_ROWS", 128)
+    monkeypatch.setattr(aggregator, "_GRAM_BYTES", num_bytes)
+    monkeypatch.setattr(aggregator, "_GRAM_ROWS", 128)
     updates = torch.randn(num_clients, 70, generator=torch.Generator().manual_seed(0))
-    found = server._gram(updates)
+    found = aggregator._gram(updates)
     torch.testing.assert_close(found, updates.double() @ updates.double().T, rtol=1e-12, atol=1e-12)
     assert torch.equal(found, found.T)

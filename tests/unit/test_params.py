@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from propfair.core.params import FlatModel
 from propfair.errors import ConfigError
-from propfair.params import FlatModel
 
 
 def test_parameters_are_views_into_one_vector() -> None:

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from propfair.errors import ConfigError, DataError
-from propfair.partition import PARTITIONERS, Dirichlet, DirichletQuantity, Iid, Natural, Shards, largest_remainder
+from propfair.federation.partition import (
+    PARTITIONERS,
+    Dirichlet,
+    DirichletQuantity,
+    Iid,
+    Natural,
+    Shards,
+    largest_remainder,
+)
 
 LABELS = torch.from_numpy(np.random.default_rng(0).integers(0, 10, 2000))
 USER = torch.arange(2000) % 20

@@ -10,13 +10,13 @@ import safetensors.torch
 import torch
 
 from propfair.data import ArrayExamples
-from propfair.data.own import from_arrays
 from propfair.errors import DataError, MissingExtraError
-from propfair.experiment.partition import load_partition, save_partition
-from propfair.federation import Federation, federate
-from propfair.partition import Dirichlet, Iid
+from propfair.federation.federation import Federation, federate
+from propfair.federation.own import from_arrays
+from propfair.federation.partition import Dirichlet, Iid
+from propfair.federation.saved import load_partition, save_partition
+from propfair.federation.split import Splitter
 from propfair.report.partition import describe_partition, draw_partition
-from propfair.split import Splitter
 
 LABELS = torch.arange(300) % 3
 

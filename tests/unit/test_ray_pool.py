@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from propfair.engines import ray_pool
-from propfair.engines.base import Event
-from propfair.engines.ray_pool import OnHang, Pool, Task
+from propfair.engines.ray import pool as ray_pool
+from propfair.engines.ray.pool import OnHang, Pool, Task
+from propfair.engines.session import Event
 from propfair.errors import TrainingError
 
 Answer = Callable[[int], Any]  # the number of times that this task was tried before -> a value, DIE or HANG

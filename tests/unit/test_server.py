@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, State
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.params import FlatModel
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
+from propfair.engines.server import Server
 from propfair.errors import ConfigError, TrainingError
-from propfair.federation import Federation
-from propfair.params import FlatModel
-from propfair.ragged import Ragged
-from propfair.server import Rounds, Server
+from propfair.federation.federation import Federation
+from propfair.federation.ragged import Ragged
 
 SIZES = [20, 10, 30, 8, 12, 20, 10, 10, 16, 24]  # more than one block
 ALL = Rounds()

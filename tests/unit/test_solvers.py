@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 from torch import Tensor
 
-from propfair.solvers import min_norm_weights, nash_weights, project_simplex, unit_gram
+from propfair.algorithms.solvers import min_norm_weights, nash_weights, project_simplex, unit_gram
 
 entries = st.floats(-1e6, 1e6)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from propfair.errors import ConfigError
-from propfair.partition import Dirichlet, Iid
-from propfair.ragged import Ragged
-from propfair.split import Order, Splitter
+from propfair.federation.partition import Dirichlet, Iid
+from propfair.federation.ragged import Ragged
+from propfair.federation.split import Order, Splitter
 
 LABELS = torch.arange(1000) % 10
 CLIENTS = Dirichlet(beta=0.5)(LABELS, 8, 0).clients

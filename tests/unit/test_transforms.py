@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from propfair.algorithms.transforms import Variant, check_baseline, negative_utility, slope
 from propfair.errors import ConfigError
-from propfair.transforms import Variant, check_baseline, negative_utility, slope
 
 GRID = torch.linspace(0, 6, 601, dtype=torch.float64)
 VARIANTS: list[Variant] = ["practical", "huber"]

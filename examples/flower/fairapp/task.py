@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 import propfair
 from propfair.data.digits import Digits
-from propfair.federation import Federation
-from propfair.partition import Dirichlet
+from propfair.federation.federation import Federation
+from propfair.federation.partition import Dirichlet
 
 
 def network() -> nn.Module:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, effective_clients, register
+from propfair.algorithms.solvers import project_simplex
 from propfair.errors import ConfigError
-from propfair.solvers import project_simplex
 
 
 @register("afl")

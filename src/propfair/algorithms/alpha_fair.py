@@ -9,8 +9,8 @@ from torch import Tensor
 
 from propfair.algorithms.base import Cohort, Needs, Order, Presets, State, as_floats, register
 from propfair.algorithms.propfair import PropFair
+from propfair.algorithms.transforms import slope
 from propfair.errors import ConfigError
-from propfair.transforms import slope
 
 _FLOAT32_DIGITS = 35  # of powers of ten, with room for a loss beside them
 

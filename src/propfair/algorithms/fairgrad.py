@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.solvers import min_norm_weights, nash_weights, unit_gram
 from propfair.errors import ConfigError
-from propfair.solvers import min_norm_weights, nash_weights, unit_gram
 
 _STATIONARY = 1e-4  # a convex combination of unit vectors this short leaves no direction in which all improve
 

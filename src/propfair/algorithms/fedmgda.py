@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.solvers import min_norm_weights, unit_gram
 from propfair.errors import ConfigError
-from propfair.solvers import min_norm_weights, unit_gram
 
 
 @register("fedmgda+")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, ClientId, Cohort, Order, Presets, State, as_floats, register
+from propfair.algorithms.transforms import Variant, check_baseline, negative_utility, slope
 from propfair.errors import ConfigError
-from propfair.transforms import Variant, check_baseline, negative_utility, slope
 
 AUTO_START, AUTO_LEAST, AUTO_FACTOR = 10.0, 2.0, 0.9  # the schedule of M="auto"
 

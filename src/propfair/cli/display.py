@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from propfair.experiment.training import Progress as Round
 from propfair.fairness.statistics import summarize
+from propfair.runs.training import Progress as Round
 
 Watch = Callable[[Round], None]
 _TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")

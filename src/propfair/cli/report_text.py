@@ -8,11 +8,11 @@ from typing import Any
 from propfair.cli.display import STATISTICS, percent, print_json, print_table
 from propfair.cli.options import Format
 from propfair.errors import MissingExtraError
-from propfair.experiment.compare import Compared
-from propfair.experiment.folder import RunFolder
-from propfair.federation import Federation, Split
+from propfair.federation.federation import Federation, Split
 from propfair.report.write import write_report
-from propfair.result import Result
+from propfair.runs.compare import Compared
+from propfair.runs.folder import RunFolder
+from propfair.runs.result import Result
 
 _SHOWN_CLIENTS = 20
 _INDICES = ("jain", "gini")

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from propfair.cli.display import percent, print_table
 from propfair.cli.options import Format
-from propfair.experiment.search import Sweep
-from propfair.experiment.studies import FINAL, Row, Studies
 from propfair.report.sweep import result_table, settings_text, write_results
+from propfair.tuning.search import Sweep
+from propfair.tuning.studies import FINAL, Row, Studies
 
 _STATES = ("done", "running", "free", "pruned", "failed")
 

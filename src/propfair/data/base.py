@@ -3,18 +3,16 @@
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from propfair.errors import DataError
-from propfair.partition import Dirichlet, Partitioner
 from propfair.registry import Registry
-from propfair.split import Splitter
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # training batches only
 
@@ -130,11 +128,21 @@ class ArrayExamples(Examples):
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a data set is used unless the user says otherwise; for the data sets of the paper, its way."""
+    """How a data set is used unless the user says otherwise; for the data sets of the paper, its way.
 
-    partitioner: Partitioner = field(default_factory=Dirichlet)
+    Parts are named rather than built: who deals examples to clients, and which networks there are, data sets need not
+    know.
+
+    Attributes:
+        partition: the name of the partitioner, with its options.
+        num_clients: None where the data says it.
+        split: options of the split inside each client.
+        model: the name of the network.
+    """
+
+    partition: tuple[str, Mapping[str, Any]] = ("dirichlet", {})
     num_clients: int | None = 10
-    splitter: Splitter = field(default_factory=Splitter)
+    split: Mapping[str, Any] = field(default_factory=dict)
     model: str = "mlp"
 
 

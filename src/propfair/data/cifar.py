@@ -12,8 +12,6 @@ from propfair.data.files import find
 from propfair.data.images import ImageSource
 from propfair.data.pickles import StoredArray, read_pickle
 from propfair.errors import DataError
-from propfair.partition import Dirichlet
-from propfair.split import Splitter
 
 Part = Literal["train", "test", "all"]
 
@@ -46,7 +44,10 @@ class Cifar10(ImageSource):
     @property
     def protocol(self) -> Protocol:
         return Protocol(
-            Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+            ("dirichlet", {"beta": 0.5, "min_samples": 300}),
+            10,
+            {"test": 0.2, "order": "per-class"},
+            model="resnet18-gn",
         )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
@@ -88,7 +89,10 @@ class Cifar100(ImageSource):
     @property
     def protocol(self) -> Protocol:
         return Protocol(
-            Dirichlet(beta=0.1, min_samples=300), 10, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+            ("dirichlet", {"beta": 0.1, "min_samples": 300}),
+            10,
+            {"test": 0.2, "order": "per-class"},
+            model="resnet18-gn",
         )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:

@@ -7,8 +7,6 @@ import torch
 
 from propfair.data.base import SOURCES, ArrayExamples, Protocol, Source
 from propfair.errors import MissingExtraError
-from propfair.partition import Dirichlet
-from propfair.split import Splitter
 
 
 @SOURCES.register("digits")
@@ -20,7 +18,7 @@ class Digits(Source):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(Dirichlet(beta=0.5, min_samples=30), 10, Splitter(test=0.2), model="mlp")
+        return Protocol(("dirichlet", {"beta": 0.5, "min_samples": 30}), 10, {"test": 0.2}, model="mlp")
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images from the installed scikit-learn."""

@@ -15,8 +15,6 @@ from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
 from propfair.data.files import data_folder, missing
 from propfair.data.images import ImageSource
 from propfair.errors import DataError
-from propfair.partition import Dirichlet
-from propfair.split import Splitter
 
 _ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _FOLDERS = ("fashion-mnist", "FashionMNIST/raw")  # ours, and that of torchvision
@@ -50,7 +48,7 @@ class FashionMnist(ImageSource):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(Dirichlet(beta=0.5, min_samples=300), 10, Splitter(test=0.2), model="cnn")
+        return Protocol(("dirichlet", {"beta": 0.5, "min_samples": 300}), 10, {"test": 0.2}, model="cnn")
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images into one array of bytes."""

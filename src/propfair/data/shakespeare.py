@@ -13,8 +13,6 @@ from torch import Tensor
 from propfair.data.base import SOURCES, Examples, Protocol, Remote, Source
 from propfair.data.files import find
 from propfair.errors import ConfigError, DataError
-from propfair.partition import Natural
-from propfair.split import Splitter
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = 255
@@ -65,7 +63,10 @@ class Shakespeare(Source):
     @property
     def protocol(self) -> Protocol:
         return Protocol(
-            Natural(min_samples=10_000), 20, Splitter(test=0.5, order="contiguous", gap=self.sequence - 1), model="lstm"
+            ("natural", {"min_samples": 10_000}),
+            20,
+            {"test": 0.5, "order": "contiguous", "gap": self.sequence - 1},
+            model="lstm",
         )
 
     def load(self, folder: Path | None = None) -> "TextExamples":

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from propfair.data.base import SOURCES, ArrayExamples, Examples, Protocol, Source
 from propfair.errors import ConfigError
-from propfair.partition import Natural
-from propfair.split import Splitter
 
 NUM_FEATURES = 60
 NUM_CLASSES = 10
@@ -65,7 +63,7 @@ class Synthetic(Source):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(Natural(), None, Splitter(test=0.2, order="contiguous"), model="logistic")
+        return Protocol(("natural", {}), None, {"test": 0.2, "order": "contiguous"}, model="logistic")
 
     def load(self, folder: Path | None = None) -> Examples:
         """Make the examples; features over 256 MB are not kept but made again, the same, for each batch."""

@@ -21,8 +21,6 @@ from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
 from propfair.data.files import find, writable_folder
 from propfair.data.images import ImageSource
 from propfair.errors import DataError, MissingExtraError
-from propfair.partition import Dirichlet
-from propfair.split import Splitter
 
 SIDE = 64
 MAX_JPEG_BYTES = 1 << 20
@@ -61,7 +59,10 @@ class TinyImageNet(ImageSource):
     @property
     def protocol(self) -> Protocol:
         return Protocol(
-            Dirichlet(beta=0.05, min_samples=300), 20, Splitter(test=0.2, order="per-class"), model="resnet18-gn"
+            ("dirichlet", {"beta": 0.05, "min_samples": 300}),
+            20,
+            {"test": 0.2, "order": "per-class"},
+            model="resnet18-gn",
         )
 
     def load(self, folder: Path | None = None) -> ArrayExamples:

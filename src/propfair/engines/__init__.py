@@ -1,5 +1,5 @@
-"""Engines: one file each. They map the client program over a cohort; see `base` for the contract."""
+"""Engines map the client program over a cohort; see `session` for the contract."""
 
-from propfair.engines.base import BLOCK, ENGINES, Block, Engine, Event, Job, Session
+from propfair.engines.session import ENGINES, Engine, Event, Session
 
-__all__ = ["BLOCK", "ENGINES", "Block", "Engine", "Event", "Job", "Session"]
+__all__ = ["ENGINES", "Engine", "Event", "Session"]

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
-from propfair.client import Memory
-from propfair.engines.base import Block, Job, Session
+from propfair.core.client import Memory
+from propfair.core.messages import Block, Job
+from propfair.engines.session import Session
 
 
 class DelegatingSession(Session):

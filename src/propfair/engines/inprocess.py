@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from propfair.client import Workload, run_client
+from propfair.core.client import Workload, run_client
+from propfair.core.evaluation import measure
+from propfair.core.messages import Block, Job, Row, reduce_block
+from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
-from propfair.engines.base import ENGINES, Block, Engine, Job, Row, Session, reduce_block
+from propfair.engines.session import ENGINES, Engine, Session
 from propfair.errors import ConfigError
-from propfair.evaluation import measure
-from propfair.federation import Federation
-from propfair.params import FlatModel
+from propfair.federation.federation import Federation
 from propfair.seeds import untouched_global_rng
 
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from propfair.client import Workload
-from propfair.engines.base import ENGINES, Block, Engine, Job
+from propfair.core.client import Workload
+from propfair.core.messages import Block, Job, Reports
+from propfair.core.params import FlatModel
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
-from propfair.engines.processes import Processes, ProcessesSession, num_cores
-from propfair.engines.stacking import Kind, NotBatchableError, Orders, Stack, find_stack, reduce_stack
-from propfair.engines.worker import TrainStack
+from propfair.engines.processes.engine import Processes, ProcessesSession, num_cores
+from propfair.engines.processes.worker import TrainStack
+from propfair.engines.session import ENGINES, Engine
+from propfair.engines.stacked.stacks import Kind, NotBatchableError, Orders, Stack, find_stack, reduce_stack
 from propfair.errors import ConfigError
-from propfair.params import FlatModel
-from propfair.reports import Reports
 from propfair.seeds import untouched_global_rng
 
 GATHERED = 0.25  # the share of the memory that inputs may take at a time
@@ -117,9 +117,7 @@ class StackedSession(InProcessSession):
                 clients = job.clients[start : positions.stop]
                 reports, deltas, own = self._stack.train(
                     job.round, clients, Orders.of(job.orders[start : positions.stop]), job.params,
-                    [self._memories[c]["params"] if c in self._memories else None for c in clients]
-                    if self._memories else [None] * len(clients),
-                    self._options.room,
+                    [self._memories.get(client, {}).get("params") for client in clients], self._options.room,
                 )  # fmt: skip
                 if own is not None:
                     for client, params in zip(clients, own, strict=True):

@@ -17,16 +17,15 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from propfair.algorithms.base import ClientId
 from propfair.algorithms.fedavg import FedAvg
-from propfair.client import LocalTraining, Memory, Workload, cross_entropy
+from propfair.core.client import LocalTraining, Memory, Workload, cross_entropy
+from propfair.core.evaluation import LossFunction
+from propfair.core.messages import Job, Report
+from propfair.core.params import FlatModel
 from propfair.data.base import ArrayExamples
-from propfair.engines.base import Job
 from propfair.engines.inprocess import InProcessSession
 from propfair.errors import ConfigError
-from propfair.evaluation import LossFunction
-from propfair.federation import SPLITS, Federation, Ragged, Split
+from propfair.federation.federation import SPLITS, Federation, Ragged, Split
 from propfair.flower.messages import ARRAYS, METRICS, NUM_EXAMPLES, QUESTION, Instruction, add_report, answer, read
-from propfair.params import FlatModel
-from propfair.reports import Report
 from propfair.seeds import shuffles
 
 Data = Mapping[Split, tuple[Tensor, Tensor]]  # inputs and targets of a client

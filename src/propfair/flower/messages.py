@@ -7,10 +7,10 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MetricRecord
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Order
-from propfair.client import LocalTraining
+from propfair.core.client import LocalTraining
+from propfair.core.messages import Report
 from propfair.errors import ConfigError
 from propfair.registry import fields_of, make_dataclass
-from propfair.reports import Report
 
 FORMAT = 1  # of both; a client of another format is told to update
 KEY = "propfair"  # in the config record of a message, and before the names in a metric record

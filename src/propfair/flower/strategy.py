@@ -14,12 +14,14 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, ClientId, Needs
-from propfair.client import LocalTraining, Workload
+from propfair.core.aggregator import Aggregator, Outcome, Plan, Rounds
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.messages import Block, Report, Row, reduce_block
+from propfair.core.params import FlatModel
 from propfair.data.base import Examples
-from propfair.engines.base import Block, Row, reduce_block
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
-from propfair.federation import Federation, Ragged
+from propfair.federation.federation import Federation, Ragged
 from propfair.flower.messages import (
     ARRAYS,
     CONFIG,
@@ -31,9 +33,6 @@ from propfair.flower.messages import (
     read_answer,
     read_report,
 )
-from propfair.params import FlatModel
-from propfair.reports import Report
-from propfair.server import Aggregator, Outcome, Plan, Rounds
 
 POLL_SECONDS = 1.0
 TIMES_ASKED = 3

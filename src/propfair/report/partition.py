@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from propfair.errors import MissingExtraError
-from propfair.federation import SPLITS, Federation
+from propfair.federation.federation import SPLITS, Federation
 from propfair.files import replacing
 
 MAX_DRAWN = 500  # clients; of more, so many are drawn, evenly over the order of size

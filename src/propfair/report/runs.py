@@ -13,10 +13,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ValidationError
 
 from propfair.errors import DataError
-from propfair.experiment.folder import RunFolder
-from propfair.experiment.records import count_dropped
 from propfair.fairness.arrays import FloatArray
-from propfair.federation import SPLITS
+from propfair.federation.federation import SPLITS
+from propfair.runs.folder import RunFolder
+from propfair.runs.records import count_dropped
 
 _MAX_COLUMNS = 150  # of a heat map: more than a screen can tell apart
 _MIN_COLUMNS = 4

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from propfair.experiment.search import Sweep
-from propfair.experiment.studies import Outcome
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
 from propfair.report.tables import TextTable, percent_cell
+from propfair.tuning.search import Sweep
+from propfair.tuning.studies import Outcome
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 

@@ -55,12 +55,12 @@ def certify(
     Runs that differ in nothing but the seed count as one model.
     """
     from propfair.cli.certificate_text import panel_titles, print_certificate
-    from propfair.experiment.certify import Utility
-    from propfair.experiment.certify import certify as certify_runs
-    from propfair.experiment.config import make_config
-    from propfair.experiment.run import build_federation
-    from propfair.experiment.saved import SavedRun
     from propfair.report.relative import draw_relative
+    from propfair.runs.certify import Utility
+    from propfair.runs.certify import certify as certify_runs
+    from propfair.runs.config import make_config
+    from propfair.runs.run import build_federation
+    from propfair.runs.saved import SavedRun
 
     reference, *others = (SavedRun.read(path) for path in [runs[0], *(against or []), *runs[1:]])
     federation = None

@@ -41,11 +41,11 @@ def compare(
     """Train several algorithms on the same clients; a table and a picture of who is served how well."""
     from propfair.cli.display import progress
     from propfair.cli.report_text import print_comparison, write_page
-    from propfair.experiment.compare import Contestant
-    from propfair.experiment.compare import compare as run_all
-    from propfair.experiment.config import read_toml
-    from propfair.experiment.names import free_folder
     from propfair.report.picture import draw_comparison
+    from propfair.runs.compare import Contestant
+    from propfair.runs.compare import compare as run_all
+    from propfair.runs.config import read_toml
+    from propfair.runs.names import free_folder
 
     content = read_toml(config)
     listed = content.pop("contestants", [])

@@ -33,11 +33,11 @@ def finetune(
     """
     from propfair.cli.certificate_text import print_certificate
     from propfair.cli.display import print_json, progress
-    from propfair.experiment.certify import certify, group
-    from propfair.experiment.compare import Contestant
-    from propfair.experiment.finetune import finetune as train_on
-    from propfair.experiment.names import free_folder
     from propfair.report.relative import draw_relative
+    from propfair.runs.certify import certify, group
+    from propfair.runs.compare import Contestant
+    from propfair.runs.finetune import finetune as train_on
+    from propfair.runs.names import free_folder
 
     overrides = [item for item in items if "=" in item and not Path(item).exists()]
     starts = [Path(item) for item in items if item not in overrides]

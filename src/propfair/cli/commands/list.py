@@ -29,9 +29,9 @@ def list_parts(
     from propfair.algorithms.base import ALGORITHMS
     from propfair.cli.display import print_json, print_table
     from propfair.data.base import SOURCES
-    from propfair.engines.base import ENGINES
+    from propfair.engines.session import ENGINES
+    from propfair.federation.partition import PARTITIONERS
     from propfair.models.base import MODELS
-    from propfair.partition import PARTITIONERS
     from propfair.registry import Registry
 
     registries: dict[Kind, Registry[Any]] = {

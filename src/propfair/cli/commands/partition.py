@@ -28,10 +28,10 @@ def partition(
 ) -> None:
     """Deal a data set to clients; a table and a picture of who holds what."""
     from propfair.cli.display import print_json, print_table
-    from propfair.experiment.config import make_config
-    from propfair.experiment.partition import save_partition
-    from propfair.experiment.run import build_federation
+    from propfair.federation.saved import save_partition
     from propfair.report.partition import describe_partition, draw_partition
+    from propfair.runs.config import make_config
+    from propfair.runs.run import build_federation
 
     federation = build_federation(make_config({}, [f"data={name}", *gathered(overrides, data_dir=data_dir)]))
     table = describe_partition(federation)

@@ -13,9 +13,9 @@ from propfair.cli.app import app
 from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
 
 if TYPE_CHECKING:
-    from propfair.experiment.run import Watch
-    from propfair.experiment.search import Sweep
-    from propfair.experiment.studies import Row
+    from propfair.runs.run import Watch
+    from propfair.tuning.search import Sweep
+    from propfair.tuning.studies import Row
 
 
 class Scale(enum.StrEnum):
@@ -64,11 +64,11 @@ def reproduce(
     """
     from propfair.cli.display import print_json, print_table
     from propfair.cli.report_text import write_page
-    from propfair.experiment.names import RUNS
-    from propfair.experiment.presets import load_preset, preset_names
-    from propfair.experiment.reproduce import NotCompleteError, Settings, plan, said_estimate
-    from propfair.experiment.reproduce import reproduce as redo
-    from propfair.report.reproduction import long_table, write_reproduction
+    from propfair.paper.catalogue import load_preset, preset_names
+    from propfair.paper.reproduce import NotCompleteError, Settings, plan, said_estimate
+    from propfair.paper.reproduce import reproduce as redo
+    from propfair.paper.tables import long_table, write_reproduction
+    from propfair.runs.names import RUNS
 
     if name.lower() == "list":
         listed = {one: load_preset(one).title for one in preset_names()}

@@ -19,8 +19,8 @@ def resume(
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
     from propfair.cli.display import progress
     from propfair.cli.report_text import print_result
-    from propfair.experiment import run as runner
-    from propfair.experiment.folder import RunFolder
+    from propfair.runs import run as runner
+    from propfair.runs.folder import RunFolder
 
     settings = runner.saved_config(RunFolder.open(run))
     title = str(settings.make_algorithm())

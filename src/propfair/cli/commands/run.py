@@ -45,10 +45,10 @@ def run(
     """Train one model and show who is served how well."""
     from propfair.cli.display import progress
     from propfair.cli.report_text import print_result
-    from propfair.experiment import names
-    from propfair.experiment import run as runner
-    from propfair.experiment.config import load_config
-    from propfair.experiment.finetune import config_from
+    from propfair.runs import names
+    from propfair.runs import run as runner
+    from propfair.runs.config import load_config
+    from propfair.runs.finetune import config_from
 
     given = gathered(overrides, device=device, data_dir=data_dir, seed=seed, log=log)
     settings = load_config(config, given) if start is None else config_from(start, config, given)

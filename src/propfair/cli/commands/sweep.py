@@ -61,11 +61,11 @@ def sweep(
     Called again with the same [cyan]--out[/cyan], it goes on where it was; calls at the same time share the work.
     """
     from propfair.cli.sweep_text import live_table, print_outcomes
-    from propfair.experiment.names import RUNS, slug
-    from propfair.experiment.search import load_sweep
-    from propfair.experiment.studies import Place
-    from propfair.experiment.sweep import run_sweep
-    from propfair.experiment.sweep_ray import run_sweep_on_ray
+    from propfair.runs.names import RUNS, slug
+    from propfair.tuning.search import load_sweep
+    from propfair.tuning.studies import Place
+    from propfair.tuning.sweep import run_sweep
+    from propfair.tuning.sweep_ray import run_sweep_on_ray
 
     plan = load_sweep(
         file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,

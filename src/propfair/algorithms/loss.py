@@ -1,0 +1,46 @@
+"""PropFair in one line for any training loop, on any platform."""
+
+from torch import Tensor, nn
+
+from propfair.algorithms.transforms import Variant, check_baseline, negative_utility
+from propfair.errors import ConfigError
+
+
+class PropFairLoss(nn.Module):
+    r"""Wraps a criterion so that plain federated averaging of its gradients becomes PropFair.
+
+    $$-\log_{[\epsilon]}(M - \ell)$$ (paper, eq. 3.8) of the batch-mean loss $\ell$ that `criterion` returns.
+
+    Args:
+        criterion: any callable that returns the mean loss of a batch.
+        M: the loss at which a client has no utility left.
+        epsilon: the utility below which the logarithm goes on as a straight line.
+        variant: the slope of that line, 1/M ("practical", as in the paper's experiments) or 1/epsilon ("huber").
+
+    >>> import torch
+    >>> criterion = PropFairLoss(nn.CrossEntropyLoss(), M=5.0)
+    >>> round(float(criterion(torch.zeros(4, 10), torch.arange(4))), 4)
+    0.6169
+    """
+
+    def __init__(
+        self, criterion: nn.Module, M: float = 5.0, epsilon: float = 0.2, variant: Variant = "practical"
+    ) -> None:
+        super().__init__()
+        check_baseline(M, epsilon)
+        if variant not in ("practical", "huber"):
+            raise ConfigError(f"variant must be 'practical' or 'huber'; got variant={variant!r}")
+        self.criterion, self.M, self.epsilon, self.variant = criterion, M, epsilon, variant
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        """The transformed loss of a batch; the arguments go to the criterion."""
+        loss: Tensor = self.criterion(*args, **kwargs)
+        if loss.ndim:
+            raise ConfigError(
+                f"PropFairLoss transforms the mean loss of a batch; the criterion returned shape {list(loss.shape)}. "
+                "Use reduction='mean'."
+            )
+        return negative_utility(loss, self.M, self.epsilon, self.variant)
+
+    def extra_repr(self) -> str:
+        return f"M={self.M}, epsilon={self.epsilon}, variant={self.variant!r}"

@@ -1,0 +1,1 @@
+"""The round: the client program, the aggregator, and the messages between them."""

@@ -1,0 +1,5 @@
+"""Clients in worker processes."""
+
+from propfair.engines.processes.engine import Processes
+
+__all__ = ["Processes"]

@@ -1,0 +1,310 @@
+"""Clients on the workers of a Ray cluster: the bits of one process, on as many machines as there are.
+
+The data go into the object store once, where all workers of a machine read the same copy; the model goes there once a
+round. A worker runs a block of clients and sends back its sum or, for rules that look at single updates and for
+cohorts too small to keep all workers busy with blocks, single updates that are summed here in the same order.
+Client memories stay here, so that the death of a machine loses nothing: its clients are run again.
+"""
+
+import contextlib
+import copy
+import itertools
+import math
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from propfair.algorithms.base import ClientId
+from propfair.core.client import Memory, Workload
+from propfair.core.evaluation import Evaluation
+from propfair.core.messages import BLOCK, Block, Job, Report, Reports, Row, reduce_block
+from propfair.core.params import FlatModel
+from propfair.engines.inprocess import InProcessSession, torch_threads
+from propfair.engines.ray.pool import OnHang, Pool, Task, connected
+from propfair.engines.session import ENGINES, Engine, Session
+from propfair.errors import ConfigError
+from propfair.federation.federation import Split
+
+TASKS_PER_WORKER = 4  # at least, so that workers end a round together
+
+
+@ENGINES.register("ray")
+@dataclass(frozen=True, kw_only=True)
+class Ray(Engine):
+    """Runs clients on a Ray cluster.
+
+    Args:
+        address: "" starts a Ray on this machine for the time of the run; "auto" or "host:port" joins a running one.
+        workers: how many workers; 0: as many as the cluster has room for.
+        cpus: CPUs that a worker reserves.
+        gpus: GPUs that a worker reserves, also a fraction; if not 0, clients train on the GPU.
+        threads: torch threads of a client; equal bits need equal threads.
+        timeout: seconds that a client may take; 0: as long as it likes.
+        on_hang: what is done with a client past the timeout: "wait" for it, "retry" it on a new worker, or "drop" it
+            from the round.
+    """
+
+    address: str = ""
+    workers: int = 0
+    cpus: float = 1.0
+    gpus: float = 0.0
+    threads: int = 1
+    timeout: float = 0.0
+    on_hang: OnHang = "wait"
+
+    def __post_init__(self) -> None:
+        for name, count, least in (("workers", self.workers, 0), ("threads", self.threads, 1)):
+            if count < least:
+                raise ConfigError(f"{name} must be at least {least}; got {name}={count}")
+        for name, number in (("cpus", self.cpus), ("gpus", self.gpus), ("timeout", self.timeout)):
+            if not 0 <= number < math.inf:
+                raise ConfigError(f"{name} must be a finite number >= 0; got {name}={number}")
+        if self.cpus == self.gpus == 0:
+            raise ConfigError("a worker must reserve something: cpus and gpus are both 0. Use cpus=1.")
+        if self.on_hang != "wait" and not self.timeout:
+            raise ConfigError(f"on_hang={self.on_hang!r} needs a timeout: the seconds that a client may take")
+
+    def start(self, model: FlatModel, work: Workload) -> "RaySession":
+        if torch.device(work.device).type != "cpu" and not self.gpus:
+            raise ConfigError(
+                f"device={work.device!r} on Ray needs GPUs for the workers. Set gpus, for example gpus=1."
+            )
+        return RaySession(self, model, work)
+
+
+class RaySession(Session):
+    """See `Ray`."""
+
+    def __init__(self, options: Ray, model: FlatModel, work: Workload) -> None:
+        super().__init__(work)
+        self._threads = options.threads
+        self._memories: dict[ClientId, Memory] = {}
+        with contextlib.ExitStack() as stack:
+            wanted = math.ceil(options.workers * options.cpus) or None
+            self._ray = stack.enter_context(connected(options.address, wanted))
+            on_worker = replace(work, device="cuda" if options.gpus else work.device)
+            parcel = self._ray.put(_wrap(self._ray, on_worker))
+            module = self._ray.put(self._ray.cloudpickle.dumps(copy.deepcopy(model.module).cpu()))
+            remote = self._ray.remote(_Worker).options(
+                num_cpus=options.cpus, num_gpus=options.gpus, scheduling_strategy="SPREAD", max_restarts=0
+            )
+            self._pool = Pool(
+                self._ray, lambda: remote.remote(parcel, module, options.threads),
+                options.workers or _room(self._ray, options), options.timeout, options.on_hang, self.events,
+            )  # fmt: skip
+            stack.callback(self._pool.close)
+            self._pool.start()
+            self._exit = stack.pop_all()
+
+    def train(self, job: Job) -> Iterator[Block]:
+        model = self._put_model(job.params, job.buffers)
+        pieces, method = self._pieces(job)
+        results = self._pool.run([self._task(method, job, piece, model) for piece in pieces], job.round)
+        with torch_threads(self._threads):
+            for _, group in itertools.groupby(pieces, key=lambda piece: piece.start // BLOCK):
+                block = list(group)
+                parts = [part for _ in block for part in next(results)]
+                for _, answer in parts:
+                    if answer is not None:
+                        self._memories |= {client: _unpack(memory) for client, memory in answer.memories.items()}
+                task, answer = parts[0]
+                if task.method == "sum_block":
+                    ((reports, update, buffers),) = answer.sent
+                    assert isinstance(reports, Reports)
+                    yield Block(reports, update.to(job.params).clone(), buffers.to(job.buffers))  # sums are written to
+                else:
+                    rows = [row for task, answer in parts for row in _rows(task, answer, job)]
+                    yield reduce_block(job, range(block[0].start, block[-1].stop), rows)
+
+    def _pieces(self, job: Job) -> tuple[list[range], str]:
+        """The positions that are run as one task: whole blocks, or parts of them where that is not enough tasks."""
+        enough = TASKS_PER_WORKER * self._pool.size
+        blocks = job.blocks()
+        if job.weights is not None and len(blocks) >= enough:
+            return [range(block.start, block.stop) for block in blocks], "sum_block"
+        size = max(1, min(BLOCK, len(job.clients) // enough))
+        return [
+            range(start, min(start + size, block.stop))
+            for block in blocks
+            for start in range(block.start, block.stop, size)
+        ], "run_clients"
+
+    def _task(self, method: str, job: Job, piece: range, model: Any) -> Task:
+        """One piece; the model is a reference, so that it is sent to each machine once."""
+        chosen = slice(piece.start, piece.stop)
+        clients = job.clients[chosen]
+        part = replace(
+            job, params=job.params[:0].cpu(), buffers=job.buffers[:0].cpu(), clients=clients, orders=job.orders[chosen],
+            weights=None if job.weights is None else job.weights[chosen].clone(), share=job.share[chosen].clone(),
+        )  # fmt: skip
+        memories = {client: _pack(self._memories[client]) for client in clients if client in self._memories}
+        return Task(
+            method, (model, part, memories), clients,
+            split=lambda: [self._task("run_clients", job, range(one, one + 1), model) for one in piece],
+        )  # fmt: skip
+
+    def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
+        model = self._put_model(params, buffers)
+        size = max(1, len(batches) // (TASKS_PER_WORKER * self._pool.size))
+        tasks = [
+            Task("measure", (model, list(batches[start : start + size]))) for start in range(0, len(batches), size)
+        ]
+        return [values.tensor() for parts in self._pool.run(tasks, 0) for _, several in parts for values in several]
+
+    def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
+        tasks = [
+            Task(
+                "measure_personal",
+                (split, some, {client: _pack(self._memories[client]) for client in some if client in self._memories}),
+            )
+            for some in (list(clients[start : start + BLOCK]) for start in range(0, len(clients), BLOCK))
+        ]
+        results = [evaluation for parts in self._pool.run(tasks, 0) for _, evaluation in parts]
+        return Evaluation(*(torch.cat(column) for column in zip(*results, strict=True)))
+
+    @property
+    def memories(self) -> Mapping[ClientId, Memory]:
+        return self._memories
+
+    def restore(self, memories: Mapping[ClientId, Memory]) -> None:
+        self._memories = {client: dict(memory) for client, memory in memories.items()}
+
+    def close(self) -> None:
+        self._exit.close()
+
+    def _put_model(self, params: Tensor, buffers: Tensor) -> Any:
+        return self._ray.put((_Packed.of(params), _Packed.of(buffers)))
+
+
+class _Packed(NamedTuple):
+    """A tensor as bytes that Ray keeps in shared memory and never copies; numpy has no bfloat16."""
+
+    data: NDArray[Any]  # uint8
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(tensor: Tensor) -> "_Packed":
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        return _Packed(flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
+
+    def tensor(self) -> Tensor:
+        """To read, not to write: the memory belongs to all processes of the machine."""
+        if not len(self.data):
+            return torch.empty(self.shape, dtype=self.dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about exactly that
+            return torch.from_numpy(self.data).view(self.dtype).reshape(self.shape)
+
+    def to(self, other: Tensor) -> Tensor:
+        """The tensor on the device of another."""
+        return self.tensor().to(other.device)
+
+
+_PackedMemory = dict[str, _Packed]
+
+
+class _Answer(NamedTuple):
+    """What a worker sends back for one task."""
+
+    sent: list[tuple[Report | Reports, _Packed, _Packed]]  # one block, summed; or one part for each client
+    memories: dict[ClientId, _PackedMemory]
+
+
+class _Worker:
+    """The actor: an in-process session of its own."""
+
+    def __init__(self, parcel: Any, module: bytes, threads: int) -> None:
+        work = _unwrap(parcel)
+        self._session = InProcessSession(FlatModel(pickle.loads(module), work.device), work, threads)
+
+    def ready(self) -> bool:
+        return True
+
+    def sum_block(self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]) -> _Answer:
+        (block,) = self._session.train(self._job(model, part, memories))
+        return self._answer([(block.reports, _Packed.of(block.update), _Packed.of(block.buffers))])
+
+    def run_clients(
+        self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]
+    ) -> _Answer:
+        rows = self._session.rows(self._job(model, part, memories))
+        return self._answer([(report, _Packed.of(delta), _Packed.of(buffers)) for report, delta, buffers in rows])
+
+    def measure(self, model: tuple[_Packed, _Packed], batches: list[Tensor]) -> list[_Packed]:
+        params, buffers = model
+        return [_Packed.of(values) for values in self._session.measure(params.tensor(), buffers.tensor(), batches)]
+
+    def measure_personal(
+        self, split: Split, clients: list[ClientId], memories: dict[ClientId, _PackedMemory]
+    ) -> Evaluation:
+        self._session.restore({client: _unpack(memory) for client, memory in memories.items()})
+        return self._session.evaluate_personal(split, clients)
+
+    def _job(self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]) -> Job:
+        self._session.restore({client: _unpack(memory) for client, memory in memories.items()})
+        like = self._session.model.params
+        return replace(part, params=model[0].to(like), buffers=model[1].to(like))
+
+    def _answer(self, sent: list[tuple[Report | Reports, _Packed, _Packed]]) -> _Answer:
+        return _Answer(sent, {client: _pack(memory) for client, memory in self._session.memories.items()})
+
+
+def _rows(task: Task, answer: _Answer | None, job: Job) -> list[Row]:
+    if answer is None:
+        return [(Report.none(task.clients[0]), job.params[:0], job.buffers[:0])]
+    return [
+        (report, delta.to(job.params), buffers.to(job.buffers))
+        for report, delta, buffers in answer.sent
+        if isinstance(report, Report)
+    ]
+
+
+def _pack(memory: Memory) -> _PackedMemory:
+    return {name: _Packed.of(tensor) for name, tensor in memory.items()}
+
+
+def _unpack(memory: _PackedMemory) -> Memory:
+    return {name: packed.tensor().clone() for name, packed in memory.items()}
+
+
+def _room(ray: ModuleType, options: Ray) -> int:
+    """How many workers the cluster has room for."""
+    have = ray.cluster_resources()
+    each = (("CPU", options.cpus), ("GPU", options.gpus))
+    return max(1, min(int(have.get(kind, 0) // need) for kind, need in each if need))
+
+
+def _wrap(ray: ModuleType, work: Workload) -> tuple[bytes, list[_Packed]]:
+    """Pickle a workload with its large tensors beside it, so that they are shared and not copied."""
+    tensors: list[Tensor] = []
+
+    class Pickler(ray.cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
+        def persistent_id(self, found: object) -> int | None:
+            if type(found) is not Tensor or found.numel() < 1024:
+                return None
+            tensors.append(found)
+            return len(tensors) - 1
+
+    stream = BytesIO()
+    Pickler(stream).dump(work)
+    return stream.getvalue(), [_Packed.of(tensor) for tensor in tensors]
+
+
+def _unwrap(parcel: tuple[bytes, list[_Packed]]) -> Workload:
+    content, tensors = parcel
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, position: int) -> Tensor:
+            return tensors[position].tensor()
+
+    work: Workload = Unpickler(BytesIO(content)).load()
+    return work

@@ -1,0 +1,361 @@
+"""Ray workers that die, hang or come late, behind a plain loop: tasks go in, results come out in order."""
+
+import contextlib
+import heapq
+import logging
+import math
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Literal
+
+from propfair.algorithms.base import ClientId
+from propfair.engines.session import Event
+from propfair.errors import ConfigError, MissingExtraError, TrainingError
+
+OnHang = Literal["wait", "retry", "drop"]
+OLDEST = (2, 40)
+TRIES = 3  # times that a task, or the start of a worker, may fail before the run stops
+DEPTH = 2  # tasks that a worker has at hand, so that it never waits for the next one
+START_SECONDS = 300.0  # that a run goes on without any worker
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call of one method of a worker, on behalf of some clients."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    clients: tuple[ClientId, ...] = ()
+    split: Callable[[], list["Task"]] | None = None  # one task for each client, to find the one that hangs
+
+
+@dataclass(eq=False)
+class _Worker:
+    actor: Any
+    start: Any  # the reference that is there when the worker is
+    ready: bool = False
+    at_hand: dict[Any, "_Key"] = field(default_factory=dict)  # by reference, oldest first
+    since: float = 0.0  # when it took up the oldest
+
+
+_Key = tuple[int, int]  # position of a task, and of its part if it was split
+
+
+class Pool:
+    """Workers of one kind.
+
+    Args:
+        ray: the module.
+        make: starts an actor that has a method `ready`.
+        size: how many are wanted; the pool works with fewer while the cluster has no room.
+        timeout: seconds for each client of a task that has clients; 0: no limit.
+        on_hang: what to do past the timeout.
+        events: where deaths and hangs are noted.
+    """
+
+    def __init__(
+        self, ray: ModuleType, make: Callable[[], Any], size: int, timeout: float, on_hang: OnHang, events: list[Event]
+    ) -> None:
+        self.size = size
+        self._ray, self._make, self._events = ray, make, events
+        self._timeout = math.inf if on_hang == "wait" or not timeout else timeout
+        self._on_hang = on_hang
+        self._failed_starts, self._reason = 0, ""
+        self._without_workers_since = 0.0
+        self._workers: list[_Worker] = []
+
+    def start(self) -> None:
+        """Ask for the workers and wait for the first one; the others join as they come."""
+        self._without_workers_since = time.monotonic()
+        for _ in range(self.size):
+            self._add_worker()
+        while not any(worker.ready for worker in self._workers):
+            self._wait(_Progress([], 0))
+
+    def run(self, tasks: list[Task], round_: int) -> Iterator[list[tuple[Task, Any]]]:
+        """The results in the order of the tasks, whatever happens to workers. A task that was split gives several.
+
+        The result of a client that was dropped is None.
+        """
+        progress = _Progress(tasks, round_)
+        for worker in self._workers:
+            worker.at_hand.clear()  # of a run that was given up
+        for position in range(len(tasks)):
+            while not progress.is_done(position):
+                self._hand_out(progress, position + DEPTH * DEPTH * self.size)
+                self._wait(progress)
+            yield progress.take(position)
+
+    def close(self) -> None:
+        """Stop all workers."""
+        for worker in self._workers:
+            with contextlib.suppress(Exception):
+                self._ray.kill(worker.actor)
+        self._workers.clear()
+
+    def _hand_out(self, progress: "_Progress", end: int) -> None:
+        """Give work to workers, never beyond `end`: results that can't be used yet take memory."""
+        for depth in range(DEPTH):
+            for worker in self._workers:
+                if worker.ready and len(worker.at_hand) == depth and (key := progress.next_before(end)) is not None:
+                    task = progress.task(key)
+                    if not worker.at_hand:
+                        worker.since = time.monotonic()
+                    worker.at_hand[getattr(worker.actor, task.method).remote(*task.arguments)] = key
+
+    def _wait(self, progress: "_Progress") -> None:
+        """Until one thing has happened: a worker came, a result came, a worker died, a client hung."""
+        now = time.monotonic()
+        owner = {worker.start: worker for worker in self._workers if not worker.ready}
+        owner |= {reference: worker for worker in self._workers for reference in worker.at_hand}
+        until = min((self._deadline(worker, progress) for worker in self._workers), default=math.inf)
+        if not any(worker.ready for worker in self._workers):
+            until = self._without_workers_since + START_SECONDS
+            if not owner:
+                raise TrainingError(f"no Ray worker could be started: {self._reason}")
+            if now > until:
+                raise TrainingError(f"no Ray worker came within {START_SECONDS:g} s. {self._room()}")
+        wait = None if until == math.inf else max(0.0, until - now)
+        done, _ = self._ray.wait(list(owner), num_returns=1, timeout=wait)
+        if done:
+            self._receive(done[0], owner[done[0]], progress)
+        for worker in [w for w in self._workers if self._deadline(w, progress) < time.monotonic()]:
+            self._stop_hung(worker, progress)
+
+    def _receive(self, reference: Any, worker: _Worker, progress: "_Progress") -> None:
+        errors = self._ray.exceptions
+        try:
+            result = self._ray.get(reference)
+        except errors.RayTaskError as error:  # the program failed, not the machine
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        except errors.RayError as error:
+            self._replace_dead(worker, progress, _said(error))
+        else:
+            if reference in worker.at_hand:
+                progress.put(worker.at_hand.pop(reference), result)
+                worker.since = time.monotonic()
+            else:
+                worker.ready, self._failed_starts = True, 0
+
+    def _replace_dead(self, worker: _Worker, progress: "_Progress", reason: str) -> None:
+        keys = self._remove(worker)
+        if not worker.ready:
+            self._failed_starts += 1
+            self._reason = reason
+            log.warning("a Ray worker could not be started: %s", reason)
+        elif keys:
+            clients = tuple(client for key in keys for client in progress.task(key).clients)
+            self._note(progress, "rerun", clients, f"a Ray worker died ({reason}); its clients are run again")
+            progress.again(keys[0], f"took a Ray worker down ({reason})")  # only this one was running
+            progress.give_back(keys)
+        if self._failed_starts < TRIES:
+            self._add_worker()
+
+    def _stop_hung(self, worker: _Worker, progress: "_Progress") -> None:
+        self._ray.kill(worker.actor)
+        first, *others = self._remove(worker)
+        self._add_worker()
+        progress.give_back(others)
+        task = progress.task(first)
+        limit = f"more than timeout={self._timeout:g} s"
+        if task.split is not None and len(task.clients) > 1:
+            self._note(progress, "rerun", task.clients, f"a client took {limit}; each is run by itself to find it")
+            progress.split(first)
+        elif self._on_hang == "drop":
+            self._note(progress, "lost", task.clients, f"took {limit} and is dropped from the round")
+            progress.put(first, None)
+        else:
+            self._note(progress, "rerun", task.clients, f"took {limit} and is run again")
+            progress.again(first, f"took {limit}; use on_hang='drop' to go on without it")
+            progress.give_back([first])
+
+    def _deadline(self, worker: _Worker, progress: "_Progress") -> float:
+        if not worker.at_hand:
+            return math.inf
+        clients = progress.task(next(iter(worker.at_hand.values()))).clients
+        return worker.since + self._timeout * len(clients) if clients else math.inf
+
+    def _add_worker(self) -> None:
+        actor = self._make()
+        self._workers.append(_Worker(actor, actor.ready.remote()))
+
+    def _remove(self, worker: _Worker) -> list[_Key]:
+        self._workers.remove(worker)
+        if not any(other.ready for other in self._workers):
+            self._without_workers_since = time.monotonic()
+        return list(worker.at_hand.values())
+
+    def _note(self, progress: "_Progress", kind: str, clients: tuple[ClientId, ...], detail: str) -> None:
+        log.warning("round %d, clients %s: %s", progress.round, ", ".join(map(str, clients)) or "-", detail)
+        self._events.append(Event(progress.round, kind, clients, detail))
+
+    def _room(self) -> str:
+        total, free = self._ray.cluster_resources(), self._ray.available_resources()
+        return (
+            f"The cluster has {total.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free) and "
+            f"{total.get('GPU', 0):g} GPUs ({free.get('GPU', 0):g} free). Lower cpus or gpus, or add machines."
+        )
+
+
+def _said(error: Exception) -> str:
+    """Why, in one line: the exception at the end of a traceback, or else the first line."""
+    lines = str(error).strip().splitlines()
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[0])
+
+
+class _Progress:
+    """The tasks of one run: what waits, what is done."""
+
+    def __init__(self, tasks: list[Task], round_: int) -> None:
+        self.round = round_
+        self._parts: list[list[Task]] = [[task] for task in tasks]
+        self._waiting: list[_Key] = [(position, 0) for position in range(len(tasks))]  # a heap
+        self._results: dict[_Key, Any] = {}
+        self._failures: dict[_Key, int] = {}
+
+    def task(self, key: _Key) -> Task:
+        return self._parts[key[0]][key[1]]
+
+    def next_before(self, end: int) -> _Key | None:
+        return heapq.heappop(self._waiting) if self._waiting and self._waiting[0][0] < end else None
+
+    def give_back(self, keys: list[_Key]) -> None:
+        for key in keys:
+            heapq.heappush(self._waiting, key)
+
+    def again(self, key: _Key, reason: str) -> None:
+        """Count a failure; the last one ends the run."""
+        self._failures[key] = self._failures.get(key, 0) + 1
+        if self._failures[key] == TRIES:
+            clients = self.task(key).clients
+            who = f"client {', '.join(map(str, clients))}" if clients else "an evaluation"
+            raise TrainingError(f"round {self.round}: {who}: {TRIES} times in a row it {reason}")
+
+    def split(self, key: _Key) -> None:
+        split = self.task(key).split
+        assert split is not None
+        self._parts[key[0]] = split()
+        self.give_back([(key[0], part) for part in range(len(self._parts[key[0]]))])
+
+    def put(self, key: _Key, result: Any) -> None:
+        self._results[key] = result
+
+    def is_done(self, position: int) -> bool:
+        return all((position, part) in self._results for part in range(len(self._parts[position])))
+
+    def take(self, position: int) -> list[tuple[Task, Any]]:
+        parts, self._parts[position] = self._parts[position], []
+        return [(task, self._results.pop((position, part))) for part, task in enumerate(parts)]
+
+
+def import_ray() -> ModuleType:
+    """Ray, in a version that will do."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("the Ray engine", "ray") from None
+    found = tuple(int(number) for number in ray.__version__.split(".")[:2])
+    if found < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConfigError(
+            f"Ray must be at least {oldest}; found {ray.__version__}. Run: pip install -U 'propfair[ray]'"
+        )
+    module: ModuleType = ray
+    return module
+
+
+@contextlib.contextmanager
+def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
+    """Ray, joined at `address`, or started here and stopped at the end. One that this process has joined is used."""
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    with _own_signals():
+        with _sigterm_ends_at_once():
+            _join(ray, address, num_cpus)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _join(ray: ModuleType, address: str, num_cpus: int | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    asked = signal.getsignal(signal.SIGTERM)
+    try:
+        if address:
+            _knock(address)
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if address:
+            way_out = "Start one with `ray start --head`, or leave address empty to start one for this run."
+            raise ConfigError(f"no Ray cluster at address={address!r}: {reason}. {way_out}") from None
+        raise ConfigError(f"Ray could not be started on this machine: {reason}") from None
+    if callable(asked) and _in_main_thread():
+        signal.signal(signal.SIGTERM, asked)  # Ray would exit at once where a run wants to save its work first
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray handles SIGTERM by itself, and still does when it is gone: put back what was there before."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if _in_main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+@contextlib.contextmanager
+def _sigterm_ends_at_once() -> Iterator[None]:
+    """While Ray starts: its own handler would unwind a Ray that is half there, which hangs for a minute and aborts.
+
+    The processes that Ray has started so far end with this one.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        watcher = threading.Thread(target=_exit_on_sigterm, args=(ours,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            theirs.shutdown(socket.SHUT_WR)
+            watcher.join()
+
+
+def _exit_on_sigterm(signals: socket.socket) -> None:
+    while numbers := signals.recv(64):
+        if signal.SIGTERM in numbers:
+            os._exit(128 + signal.SIGTERM)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _knock(address: str) -> None:
+    """Fail at once where Ray itself would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("it must be 'auto' or 'host:port', on the network of the cluster")
+    socket.create_connection((host, int(port)), timeout=5).close()

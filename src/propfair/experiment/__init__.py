@@ -1,1 +1,0 @@
-"""Experiments: config, runner, checkpoints, records, comparisons."""

@@ -1,0 +1,1 @@
+"""Who holds what: partitions, splits, data of your own, saved partitions."""

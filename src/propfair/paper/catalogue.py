@@ -1,0 +1,223 @@
+"""The tables and figures of the paper, and the experiments behind them, as files that come with the package."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from propfair.errors import ConfigError, unknown
+from propfair.tuning.search import Search, Sweep, SweepFile, make_sweep
+
+Scale = Literal["smoke", "small", "paper"]
+MeanAndStd = tuple[float, float]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+
+
+class Statistics(_Written):
+    """A table of statistics over clients, in percent."""
+
+    kind: Literal["statistics"]
+    experiment: str
+    columns: list[str]
+    paper: dict[str, dict[str, MeanAndStd]]
+
+
+class Sizes(_Written):
+    """A table of data sets."""
+
+    kind: Literal["sizes"]
+    experiments: list[str]
+    paper: dict[str, dict[str, int]]
+
+
+class Chosen(_Written):
+    """A table of the best values: `parameters` names the setting of each algorithm."""
+
+    kind: Literal["chosen"]
+    experiments: list[str]
+    parameters: dict[str, str]
+    paper: dict[str, dict[str, float]]
+
+
+class Relative(_Written):
+    """Relative changes of the clients of one model under others; `paper` has the means in percent."""
+
+    kind: Literal["relative"]
+    experiment: str
+    reference: str
+    paper: dict[str, float]
+
+
+class Finetune(_Written):
+    """Relative changes by training on: from `start` with the others, or from the others with `end`."""
+
+    kind: Literal["finetune"]
+    experiment: str
+    start: str | None = None
+    end: str | None = None
+    paper: dict[str, float]
+
+    @property
+    def algorithms(self) -> list[str]:
+        """All that must be trained."""
+        return [*self.paper, self.start or self.end or ""]
+
+
+class Scatter(_Written):
+    """The mean against the worst 10 % of clients, from tables of statistics."""
+
+    kind: Literal["scatter"]
+    parts: list[str]
+    algorithms: list[str]
+
+
+class Together(_Written):
+    """Several presets at once."""
+
+    kind: Literal["together"]
+    parts: list[str]
+
+
+class Example(_Written):
+    """A picture that needs no training."""
+
+    kind: Literal["example"]
+    example: Literal["nash", "afl-failure"]
+
+
+Preset = Statistics | Sizes | Chosen | Relative | Finetune | Scatter | Together | Example
+_PRESET: TypeAdapter[Preset] = TypeAdapter(Annotated[Preset, Field(discriminator="kind")])
+
+
+class ScaleFile(BaseModel):
+    """What a smaller scale changes in an experiment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    note: str
+    run: dict[str, Any] = {}
+    grid: dict[str, Any] = {}
+    algorithms: dict[str, dict[str, Any]] = {}
+    seeds: list[int] | None = None
+    search: Search = Search()
+    finetune_rounds: int
+
+
+class Experiment(BaseModel):
+    """All runs of the paper on one data set: at paper scale as it is, at the others with changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    seeds: list[int]
+    criterion: str
+    finetune_rounds: int
+    run: dict[str, Any]
+    grid: dict[str, Any]
+    algorithms: dict[str, dict[str, Any]]
+    published: dict[str, dict[str, Any]]
+    scale: dict[str, ScaleFile]
+
+    def note(self, scale: Scale) -> str:
+        """What differs from the paper at this scale."""
+        return "the paper's protocol" if scale == "paper" else self.scale[scale].note
+
+    def rounds_to_finetune(self, scale: Scale) -> int:
+        return self.finetune_rounds if scale == "paper" else self.scale[scale].finetune_rounds
+
+    def sweep(
+        self,
+        name: str,
+        scale: Scale,
+        *,
+        published: bool = False,
+        only: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        overrides: Iterable[str] = (),
+    ) -> Sweep:
+        """The runs as a sweep.
+
+        Args:
+            name: of the studies.
+            scale: how large.
+            published: take the best values of the paper instead of searching them.
+            only: these algorithms; none: all.
+            seeds: instead of the usual ones.
+            overrides: settings that win over all others.
+        """
+        change = None if scale == "paper" else self.scale[scale]
+        run, grid, algorithms, search = self.run, self.grid, self.algorithms, Search()
+        if change is not None:
+            run, search = _merged(run, change.run), change.search
+            grid = change.grid or grid
+            algorithms = {label: {**own, **change.algorithms.get(label, {})} for label, own in algorithms.items()}
+        if published:
+            grid, search = {}, Search()
+            algorithms = {label: {**own, **self.published[label]} for label, own in algorithms.items()}
+        for label in only:
+            if label not in algorithms:
+                raise unknown("algorithm of this experiment:", label, algorithms)
+        return make_sweep(
+            SweepFile(
+                name=f"{name}{' published' if published else ''}",
+                run=run,
+                grid=grid,
+                algorithms={label: own for label, own in algorithms.items() if not only or label in only},
+                criterion=self.criterion,
+                seeds=list(seeds) or (change.seeds if change and change.seeds else self.seeds),
+                search=search,
+            ),
+            overrides,
+        )
+
+
+def preset_names() -> list[str]:
+    """All tables and figures."""
+    return sorted(file.name.removesuffix(".toml") for file in _home().iterdir() if file.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> Preset:
+    """A table or figure."""
+    if name not in preset_names():
+        raise unknown("table or figure", name, preset_names())
+    return _PRESET.validate_python(_read(f"{name}.toml"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiments on one data set."""
+    known = [file.name.removesuffix(".toml") for file in (_home() / "experiments").iterdir()]
+    if name not in known:
+        raise unknown("experiment", name, known)
+    return Experiment.model_validate(_read(f"experiments/{name}.toml"))
+
+
+def check_experiments(chosen: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Those of the experiments of a preset that were asked for; all if none was."""
+    for name in chosen:
+        if name not in named:
+            raise ConfigError(f"this table or figure has no experiment {name!r}; it has: {', '.join(named)}")
+    return [name for name in named if not chosen or name in chosen]
+
+
+def _home() -> Any:
+    return resources.files("propfair.paper.presets")
+
+
+def _read(path: str) -> dict[str, Any]:
+    return tomllib.loads((_home() / path).read_text(encoding="utf-8"))
+
+
+def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables joined; of two values the second wins."""
+    joined = dict(base)
+    for key, value in change.items():
+        old = joined.get(key)
+        joined[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined

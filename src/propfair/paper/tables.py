@@ -1,0 +1,115 @@
+"""A redone table or figure of the paper as files: Markdown, LaTeX, CSV, JSON, PNG and PDF."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from propfair.files import write_text
+from propfair.paper import catalogue
+from propfair.paper.reproduce import Number, Reproduced
+from propfair.report.relative import draw_relative
+from propfair.report.scatter import draw_scatter
+from propfair.report.tables import TextTable
+
+_PLAIN = ("chosen", "sizes")  # values rather than percentages
+
+
+def table_of(reproduced: Reproduced) -> TextTable:
+    """Ours, the paper's and the difference in each cell."""
+    numbers = reproduced.numbers
+    columns = list(dict.fromkeys(number.column for number in numbers))
+    rows = list(dict.fromkeys(number.row for number in numbers))
+    cells = {(number.row, number.column): _cell(number, reproduced.preset.kind in _PLAIN) for number in numbers}
+    return TextTable(
+        reproduced.preset.title,
+        ["", *columns],
+        [[row, *(cells.get((row, column), "-") for column in columns)] for row in rows],
+        ["Ours / the paper's / difference.", *_sentences(reproduced.notes)],
+    )
+
+
+def long_table(reproduced: Reproduced) -> TextTable:
+    """A line for each number, narrow enough for a screen."""
+    plain = reproduced.preset.kind in _PLAIN
+    rows = [[number.row, number.column, *_three(number, plain)] for number in reproduced.numbers]
+    columns = ["", "what", "ours", "paper", "difference"]
+    return TextTable(reproduced.preset.title, columns, rows, _sentences(reproduced.notes))
+
+
+def write_reproduction(reproduced: Reproduced, folder: Path) -> list[Path]:
+    """Write what there is to show; the paths."""
+    written: list[Path] = []
+    if reproduced.numbers:
+        table = table_of(reproduced)
+        stem = folder / reproduced.name
+        written = [path for path in table.write(stem) if path.suffix != ".csv"]
+        written.append(stem.with_name(f"{stem.name}.csv"))
+        write_text(written[-1], _csv(reproduced.numbers))
+        written.append(stem.with_name(f"{stem.name}.json"))
+        write_text(written[-1], json.dumps(reproduced.as_dict(), indent=2, ensure_ascii=False) + "\n")
+    draw = _drawing(reproduced)
+    if draw is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for ending in ("png", "pdf"):
+            written.append(folder / f"{reproduced.name}.{ending}")
+            draw(written[-1])
+    return written
+
+
+def _drawing(reproduced: Reproduced) -> Callable[[Path], object] | None:
+    preset = reproduced.preset
+    if isinstance(preset, catalogue.Example):
+        from propfair.fairness.pictures import example_afl_failure, example_nash
+
+        return example_nash if preset.example == "nash" else example_afl_failure
+    if reproduced.certified:
+        changes = [row for found in reproduced.certified for row in found.certificate.relative]
+        titles = [f"{one.row}: {one.ours:+.2f} %\n(paper {one.paper:+.2f} %)" for one in reproduced.numbers]
+        clients = reproduced.certified[0].clients
+        return lambda path: draw_relative(titles, changes, clients, path, preset.title)
+    if isinstance(preset, catalogue.Scatter):
+        points = _points(reproduced.numbers)
+        return lambda path: draw_scatter(points, path, preset.title)
+    return None
+
+
+def _sentences(notes: list[str]) -> list[str]:
+    return [f"{note[0].upper()}{note[1:].rstrip('.')}." for note in notes]
+
+
+def _points(numbers: list[Number]) -> dict[str, dict[str, tuple[tuple[float, float], tuple[float, float]]]]:
+    found = {(number.row, number.column): number for number in numbers}
+    panels: dict[str, dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {}
+    for row in dict.fromkeys(number.row for number in numbers):
+        experiment, _, label = row.partition(": ")
+        mean, worst = found[row, "mean"], found[row, "worst10"]
+        panels.setdefault(experiment, {})[label] = ((mean.ours, worst.ours), (mean.paper, worst.paper))
+    return panels
+
+
+def _cell(number: Number, plain: bool) -> str:
+    return " / ".join(_three(number, plain))
+
+
+def _three(number: Number, plain: bool) -> tuple[str, str, str]:
+    """Ours, the paper's, the difference."""
+    if plain:
+        return f"{number.ours:g}", f"{number.paper:g}", f"{number.difference:+g}"
+    ours, paper = (
+        "-" if math.isnan(value) else f"{value:.2f}" if math.isnan(std) else f"{value:.2f} ± {std:.2f}"
+        for value, std in ((number.ours, number.ours_std), (number.paper, number.paper_std))
+    )
+    return ours, paper, "-" if math.isnan(number.difference) else f"{number.difference:+.2f}"
+
+
+def _csv(numbers: list[Number]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference"])
+    for number in numbers:
+        values = (number.ours, number.ours_std, number.paper, number.paper_std, number.difference)
+        writer.writerow([number.row, number.column, *("" if math.isnan(value) else repr(value) for value in values)])
+    return text.getvalue()

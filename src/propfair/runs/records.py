@@ -1,0 +1,156 @@
+"""What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from propfair.algorithms.base import ClientId
+from propfair.core.aggregator import Outcome
+from propfair.core.evaluation import Evaluation
+from propfair.engines.session import Event
+from propfair.federation.federation import SPLITS, Split
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+CLIENT_SCHEMA = pa.schema(
+    [
+        ("run", _TEXT),
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("split", _TEXT),
+        ("metric", _TEXT),
+        ("value", pa.float64()),
+    ]
+)
+ROUND_SCHEMA = pa.schema([("run", _TEXT), ("round", pa.int32()), ("metric", _TEXT), ("value", pa.float64())])
+
+
+class _Rows(NamedTuple):
+    """One metric of several clients; made a table only when it is asked for, since rounds may take milliseconds."""
+
+    round: int
+    clients: NDArray[np.int32]
+    split: str
+    metric: str
+    values: NDArray[np.float64]
+
+
+class Records:
+    """Collects the rows of a run. Values that are nan say nothing and are left out.
+
+    Splits are train, validation and test for measured models, and `round` for what a round did to a client:
+    `weight`, `received_loss`, `dropped`, the kinds of engine events, and whatever the algorithm observes.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._clients: list[_Rows] = []
+        self._rounds: list[tuple[int, str, float]] = []
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        """What a round did: to each of its clients, and as a whole."""
+        number, clients = outcome.round, outcome.clients
+        self._add(number, clients, "round", "weight", outcome.weights)
+        self._add(number, clients, "round", "received_loss", outcome.loss)
+        self._add(number, outcome.dropped, "round", "dropped", np.ones(len(outcome.dropped)))
+        for name, values in outcome.reports.observed.items():
+            self._add(number, outcome.reports.clients, "round", name, values)
+        self._rounds.extend((number, name, value) for name, value in outcome.diagnostics.items())
+
+    def add_event(self, event: Event) -> None:
+        """The clients that an engine had to run again or to leave out."""
+        self._add(event.round, event.clients, "round", event.kind, np.ones(len(event.clients)))
+
+    def add_evaluation(self, number: int, split: str, evaluation: Evaluation, prefix: str = "") -> None:
+        """What a model does for every client."""
+        clients = range(len(evaluation.loss))
+        self._add(number, clients, split, f"{prefix}loss", evaluation.loss)
+        self._add(number, clients, split, f"{prefix}accuracy", evaluation.accuracy)
+
+    def _add(
+        self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray
+    ) -> None:
+        column = values.double().numpy() if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64)
+        said = ~np.isnan(column)
+        if said.any():
+            self._clients.append(_Rows(number, np.asarray(clients, dtype=np.int32)[said], split, metric, column[said]))
+
+    @property
+    def clients(self) -> pa.Table:
+        """run, round, client, split, metric, value."""
+        lengths = [len(rows.values) for rows in self._clients]
+        numbers, clients, splits, metrics, values = zip(*self._clients, strict=True) if lengths else ((),) * 5
+        return pa.table(
+            {
+                "run": _repeated([self.run], [sum(lengths)]),
+                "round": np.repeat(np.array(numbers, dtype=np.int32), lengths),
+                "client": np.concatenate(clients) if lengths else [],
+                "split": _repeated(splits, lengths),
+                "metric": _repeated(metrics, lengths),
+                "value": np.concatenate(values) if lengths else [],
+            },
+            schema=CLIENT_SCHEMA,
+        )
+
+    @property
+    def rounds(self) -> pa.Table:
+        """run, round, metric, value."""
+        numbers, metrics, values = zip(*self._rounds, strict=True) if self._rounds else ((), (), ())
+        return pa.table(
+            {
+                "run": _repeated([self.run], [len(numbers)]),
+                "round": pa.array(numbers, pa.int32()),
+                "metric": pa.array(metrics, pa.string()).dictionary_encode(),
+                "value": pa.array(values, pa.float64()),
+            },
+            schema=ROUND_SCHEMA,
+        )
+
+    def clear(self) -> None:
+        """Forget the rows, once they are written."""
+        self._clients.clear()
+        self._rounds.clear()
+
+
+def last_evaluations(
+    records: pa.Table, sizes: Mapping[str, Sequence[int]], prefix: str = ""
+) -> dict[Split, Evaluation]:
+    """The newest evaluation of each split, read back from the client table.
+
+    Args:
+        records: the client table.
+        sizes: by split, how many examples each client has.
+        prefix: "personal_" for the clients' own models.
+    """
+    found: dict[Split, Evaluation] = {}
+    for split in SPLITS:
+        rows = records.filter(pc.equal(records["split"], split))
+        rows = rows.filter(pc.is_in(rows["metric"], pa.array([f"{prefix}loss", f"{prefix}accuracy"])))
+        if not len(rows):
+            continue
+        rows = rows.filter(pc.equal(rows["round"], pc.max(rows["round"])))
+        columns = {}
+        for metric in ("loss", "accuracy"):
+            own = rows.filter(pc.equal(rows["metric"], f"{prefix}{metric}"))
+            values = np.full(len(sizes[split]), np.nan)
+            values[own["client"].to_numpy()] = own["value"].to_numpy()
+            columns[metric] = torch.from_numpy(values)
+        found[split] = Evaluation(columns["loss"], columns["accuracy"], torch.tensor(sizes[split]))
+    return found
+
+
+def count_dropped(records: pa.Table) -> int:
+    """How often a client was left out of a round."""
+    return int(pc.sum(pc.equal(records["metric"], "dropped")).as_py() or 0)
+
+
+def _repeated(texts: Sequence[str], times: Sequence[int]) -> pa.DictionaryArray:
+    """Each text so many times."""
+    known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = np.repeat(np.array([known[text] for text in texts], dtype=np.int32), times)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(known, pa.string()))

@@ -1,0 +1,86 @@
+"""How long a sweep will take, from one measured round."""
+
+from dataclasses import dataclass
+
+from propfair.algorithms.base import Needs
+from propfair.engines.inprocess import torch_threads
+from propfair.runs.run import run
+from propfair.runs.saved import Federations
+from propfair.runs.training import Progress
+from propfair.tuning.search import Entrant, Sweep
+from propfair.tuning.studies import Studies
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left of a sweep.
+
+    Attributes:
+        num_trials, trial_rounds: runs to choose by, and rounds of each.
+        num_finals, final_rounds: runs of the winners.
+        round_seconds: the longest measured round; 0 if nothing is left.
+        seconds: of everything, on the given workers.
+    """
+
+    num_trials: int
+    trial_rounds: int
+    num_finals: int
+    final_rounds: int
+    round_seconds: float
+    seconds: float
+
+    @property
+    def nothing(self) -> bool:
+        """There is nothing left to run."""
+        return self.num_trials + self.num_finals == 0
+
+
+def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
+    """Measure a round of an algorithm that needs the clients' losses and of one that does not; count what is left."""
+    sweep = studies.sweep
+    left = {
+        entrant.label: sum(not standing.ended for standing in studies.boards[entrant.label].standings())
+        for entrant in sweep.entrants
+    }
+    finals = {entrant.label: len(sweep.seeds) for entrant in sweep.entrants}
+    if studies.tuned:
+        winners = studies.winners()
+        standings = studies.final(winners).standings() if winners else []
+        for position, winner in enumerate(winners):
+            own = standings[position * len(sweep.seeds) : (position + 1) * len(sweep.seeds)]
+            finals[winner.entrant.label] = sum(not standing.ended for standing in own)
+    example = sweep.entrants[0]
+    trial_rounds = sweep.trial_config(example, sweep.example(example)).schedule.rounds
+    final_rounds = sweep.final_config(example, sweep.example(example), 0).schedule.rounds
+    federations = Federations()
+    measured: dict[bool, float] = {}
+    work = 0.0
+    for entrant in sweep.entrants:
+        rounds = left[entrant.label] * trial_rounds + finals[entrant.label] * final_rounds
+        if rounds:
+            asks = _asks_for_losses(sweep, entrant)
+            if asks not in measured:
+                measured[asks] = measure_round(sweep, entrant, federations, threads)
+            work += rounds * measured[asks]
+    return Estimate(
+        num_trials=sum(left.values()),
+        trial_rounds=trial_rounds,
+        num_finals=sum(finals.values()),
+        final_rounds=final_rounds,
+        round_seconds=max(measured.values(), default=0.0),
+        seconds=work / max(1, workers),
+    )
+
+
+def measure_round(sweep: Sweep, entrant: Entrant, federations: Federations, threads: int) -> float:
+    """Seconds of one round, evaluation and start-up left out."""
+    config = sweep.trial_config(entrant, sweep.example(entrant))
+    short = config.model_copy(update={"schedule": type(config.schedule)(rounds=1, eval_splits=())})
+    seen: list[Progress] = []
+    with torch_threads(threads):
+        run(short, federation=federations.of(config), watch=seen.append)
+    return seen[-1].seconds if seen else 0.0
+
+
+def _asks_for_losses(sweep: Sweep, entrant: Entrant) -> bool:
+    return bool(sweep.trial_config(entrant, sweep.example(entrant)).make_algorithm().needs & Needs.LOSS)
