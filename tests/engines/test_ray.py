@@ -33,7 +33,7 @@ from propfair.errors import ConfigError, MissingExtraError
 from propfair.federation.federation import Federation, Ragged
 from propfair.runs.folder import RunFolder
 from propfair.runs.run import resume, run
-from tests.experiment.killed import SETTINGS, content, tiny
+from tests.runs.killed import SETTINGS, content, tiny
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes a minute to start a worker
 ray: Any = pytest.importorskip("ray", reason="needs the extra: pip install 'propfair[ray]'")

@@ -16,7 +16,7 @@ from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.runs.folder import RunFolder
 from propfair.runs.run import resume, run
 from propfair.runs.training import Progress
-from tests.experiment.killed import content, run_or_resume, start, tiny, train, train_and_die
+from tests.runs.killed import content, run_or_resume, start, tiny, train, train_and_die
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from propfair.runs.certify import Utility, certify, group, hits
 from propfair.runs.config import RunConfig
 from propfair.runs.run import build_federation, run
 from propfair.runs.saved import SavedRun
-from tests.experiment import killed
+from tests.runs import killed
 
 
 def tiny(*overrides: str, rounds: int) -> RunConfig:

@@ -12,7 +12,7 @@ from propfair.algorithms.propfair import PropFair
 from propfair.errors import ConfigError
 from propfair.runs.run import resume, run
 from propfair.runs.training import Progress
-from tests.experiment.killed import content, tiny
+from tests.runs.killed import content, tiny
 
 
 def after(past: list[float], M: float) -> float:

@@ -15,7 +15,7 @@ from propfair.runs.finetune import config_from, finetune
 from propfair.runs.folder import RunFolder
 from propfair.runs.run import Watch, resume, run
 from propfair.runs.saved import SavedRun, ensure_run
-from tests.experiment.killed import content, tiny
+from tests.runs.killed import content, tiny
 
 
 @contextlib.contextmanager

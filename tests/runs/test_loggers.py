@@ -15,7 +15,7 @@ from propfair.runs.folder import RunFolder
 from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks, flat
 from propfair.runs.run import resume, run
 from propfair.runs.training import Progress
-from tests.experiment.killed import tiny
+from tests.runs.killed import tiny
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

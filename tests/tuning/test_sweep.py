@@ -23,7 +23,7 @@ from propfair.tuning.claims import Board, open_storage, open_study
 from propfair.tuning.search import Sweep, SweepFile, make_sweep
 from propfair.tuning.studies import Place, Studies
 from propfair.tuning.sweep import Worker, run_sweep
-from tests.experiment.killed import start
+from tests.runs.killed import start
 
 RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]
 
