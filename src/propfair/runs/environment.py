@@ -13,7 +13,7 @@ import torch
 
 import propfair
 
-_PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "ray", "flwr")
+_PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "faker", "ray", "flwr")
 
 
 def describe_environment(seed: int, engine: str) -> dict[str, Any]:
