@@ -11,12 +11,10 @@ from propfair.algorithms import ALGORITHMS, Algorithm
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
-from propfair.federation.federation import Federation, Ragged
+from tests.builders import REQUIRED, federation_of
 
-REQUIRED: dict[str, dict[str, Any]] = {"gifair": {"coeff": 0.5}}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()),
     ("afl", {"preset": "original"}),
@@ -37,10 +35,7 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
 def server_of(name: str, options: dict[str, Any], clients: list[tuple[Tensor, Tensor]], **settings: Any) -> Server:
     """Linear regression on the given clients, from zero."""
     x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
-    parts = torch.split(torch.arange(len(y)), [len(y) for _, y in clients])
-    nothing = Ragged.of([torch.empty(0)] * len(clients))
-    names = tuple(str(k) for k in range(len(clients)))
-    federation = Federation(ArrayExamples(x, y, num_classes=1), names, Ragged.of(list(parts)), nothing, nothing)
+    federation = federation_of(x, y, [len(y) for _, y in clients], num_classes=1)
     algorithm: Algorithm = ALGORITHMS.make(name, options)
     work = Workload(federation, algorithm, LocalTraining(lr=0.02, batch_size=4), loss=squared_error)
     module = nn.Linear(2, 1, bias=False)

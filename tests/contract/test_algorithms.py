@@ -17,8 +17,8 @@ from propfair.algorithms import ALGORITHMS, Algorithm, Cohort, Needs, Order, Sta
 from propfair.algorithms.base import as_floats
 from propfair.errors import ConfigError
 from propfair.registry import fields_of
+from tests.builders import REQUIRED
 
-REQUIRED: dict[str, dict[str, Any]] = {"gifair": {"coeff": 0.5}}  # options without a default
 MORE: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"weighting": "uniform"}),
     ("propfair", {"M": 2.0, "variant": "huber"}),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from propfair.algorithms import ALGORITHMS
-from tests.contract.test_algorithms import REQUIRED
+from tests.builders import REQUIRED
 
 DOCS = Path(__file__).parents[2] / "docs"
 

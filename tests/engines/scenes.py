@@ -11,43 +11,33 @@ from propfair.core.aggregator import Outcome, Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
-from propfair.data.base import ArrayExamples
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Event, Session
 from propfair.federation.federation import Federation
-from propfair.federation.ragged import Ragged
-from tests.contract.test_algorithms import REQUIRED
+from tests.builders import REQUIRED, random_federation, seeded
 
 SIZES = (23, 9, 40, 4, 17, 31, 12, 26, 10, 15, 22, 5)  # more than a block; no last batch of 1, for BatchNorm
 
 
 def federation(sizes: Sequence[int] = SIZES, features: int = 6, classes: int = 3, shift: float = 1.0) -> Federation:
     """Clients whose inputs have different means; the test examples come after the training examples."""
-    rng = torch.Generator().manual_seed(5)
-    total = sum(sizes)
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    means = shift * torch.randn(len(sizes), features, generator=rng)
-    x = torch.randn(total, features, generator=rng) + means[owner]
-    y = torch.randint(classes, (total,), generator=rng)
-    lists = torch.split(torch.arange(total), list(sizes))
-    train = Ragged.of([part[: -(len(part) // 4) or None] for part in lists])
-    test = Ragged.of([part[len(part) - len(part) // 4 :] for part in lists])
-    return Federation(
-        ArrayExamples(x, y, num_classes=classes), tuple(f"client {k}" for k in range(len(sizes))), train,
-        Ragged.of([part[:0] for part in lists]), test,
+    return random_federation(
+        sizes, features=features, num_classes=classes, seed=5, shift=shift,
+        names=[f"client {k}" for k in range(len(sizes))],
+        train=lambda index: index[: len(index) - len(index) // 4],
+        test=lambda index: index[len(index) - len(index) // 4 :],
     )  # fmt: skip
 
 
 def mlp(features: int = 6, classes: int = 3) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, classes))
+    return seeded(lambda: nn.Sequential(nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, classes)), seed=1)
 
 
 def with_buffers_and_dropout(features: int = 6, classes: int = 3) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
+    def build() -> nn.Module:
         return nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, classes))
+
+    return seeded(build, seed=1)
 
 
 @dataclass

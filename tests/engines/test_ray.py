@@ -23,16 +23,15 @@ from propfair.core.aggregator import Outcome, Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.ray.engine import Ray
 from propfair.engines.ray.pool import connected
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Event
 from propfair.errors import ConfigError, MissingExtraError
-from propfair.federation.federation import Federation, Ragged
 from propfair.runs.folder import RunFolder
 from propfair.runs.run import resume, run
+from tests.builders import everything, federation_of
 from tests.runs.killed import SETTINGS, content, tiny
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes a minute to start a worker
@@ -82,11 +81,7 @@ def workload(
     owner = torch.repeat_interleave(torch.arange(num_clients), torch.tensor(sizes))
     x = torch.randn(len(owner), 6, generator=rng)
     y = torch.randint(3, (len(owner),), generator=rng) + 3 * owner
-    train = Ragged.of(list(torch.split(torch.arange(len(owner)), sizes)))
-    federation = Federation(
-        ArrayExamples(x, y, num_classes=3 * num_clients), tuple(map(str, range(num_clients))), train, train,
-        Ragged.of([torch.empty(0)] * num_clients),
-    )  # fmt: skip
+    federation = federation_of(x, y, sizes, num_classes=3 * num_clients, validation=everything)
     return Workload(federation, algorithm, LocalTraining(lr=0.1, batch_size=8), seed=1, loss=loss or plain_loss)
 
 

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -17,11 +16,11 @@ from propfair.algorithms.base import Algorithm
 from propfair.core.aggregator import Outcome, Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
-from propfair.federation.federation import Federation, Ragged
+from propfair.federation.federation import Federation
 from propfair.flower.client import Data
+from tests.builders import random_federation, seeded
 
 SIZES = [24, 40, 16, 32]
 LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=2)
@@ -82,32 +81,22 @@ class LocalGrid(Grid):
 
 def network() -> nn.Module:
     """With buffers, an integer one among them."""
-    generator_state = torch.random.get_rng_state()
-    torch.manual_seed(0)
-    made = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    torch.random.set_rng_state(generator_state)
-    return made
-
-
-def examples() -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(5)
-    return torch.randn(sum(SIZES), 6, generator=rng), torch.randint(3, (sum(SIZES),), generator=rng)
+    return seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
 
 
 def own_data(context: Context) -> Data:
     """The training data of a client, and half of them again as test data."""
-    x, y = examples()
+    whole = federation()
     client = int(context.node_config["partition-id"])
-    mine = torch.split(torch.arange(len(y)), SIZES)[client]
-    return {"train": (x[mine], y[mine]), "test": (x[mine[::2]], y[mine[::2]])}
+
+    def held(index: Tensor) -> tuple[Tensor, Tensor]:
+        return whole.examples.inputs(index), whole.examples.targets(index)
+
+    return {"train": held(whole.train[client]), "test": held(whole.test[client])}
 
 
 def federation() -> Federation:
-    x, y = examples()
-    lists = list(torch.split(torch.arange(len(y)), SIZES))
-    train, test = Ragged.of(lists), Ragged.of([index[::2] for index in lists])
-    nothing = Ragged.of([torch.empty(0)] * len(SIZES))
-    return Federation(ArrayExamples(x, y, num_classes=3), tuple("abcd"), train, nothing, test)
+    return random_federation(SIZES, features=6, seed=5, test=lambda index: index[::2])
 
 
 def simulated(

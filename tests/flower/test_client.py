@@ -26,7 +26,7 @@ from propfair.algorithms.term import TERM
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.flower import FairStrategy, client_app, fair_loss, fair_mod, fair_sampler
 from propfair.flower.messages import FORMAT, KEY
-from tests.contract.test_algorithms import REQUIRED
+from tests.builders import REQUIRED
 from tests.flower.grid import LOCAL, SEED, LocalGrid, network, own_data, scalar_loss, simulated
 from tests.flower.test_strategy import assert_close, run
 

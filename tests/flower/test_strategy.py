@@ -32,7 +32,7 @@ from propfair.core.aggregator import Rounds
 from propfair.errors import ConfigError, TrainingError
 from propfair.flower import FairStrategy, client_app
 from propfair.flower import strategy as strategy_module
-from tests.contract.test_algorithms import REQUIRED
+from tests.builders import REQUIRED
 from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, network, own_data, simulated
 
 Model = dict[str, torch.Tensor]

@@ -15,10 +15,9 @@ from propfair.algorithms import ALGORITHMS
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
-from propfair.federation.federation import Federation, Ragged
+from tests.builders import federation_of
 
 SHARE = torch.tensor([0.75, 0.25], dtype=torch.float64)
 STEEPNESS = torch.tensor([2.0, 1.0])
@@ -44,14 +43,7 @@ def squared_distance(output: Tensor, target: Tensor) -> Tensor:
 
 def train(name: str, options: dict[str, Any]) -> Tensor:
     scale = STEEPNESS.sqrt()[OWNER].unsqueeze(1)
-    nothing = Ragged.of([torch.empty(0)] * 2)
-    federation = Federation(
-        ArrayExamples(scale, scale * CENTRE[OWNER], num_classes=1),
-        ("many", "few"),
-        Ragged.of([torch.arange(3), torch.tensor([3])]),
-        nothing,
-        nothing,
-    )
+    federation = federation_of(scale, scale * CENTRE[OWNER], [3, 1], num_classes=1)
     work = Workload(federation, ALGORITHMS.make(name, options), LocalTraining(lr=0.05, steps=1), loss=squared_distance)
     model = FlatModel(Point())
     server = Server(InProcess().start(model, work), Rounds(), model.params, model.buffers)

@@ -16,10 +16,9 @@ from propfair.algorithms import ALGORITHMS
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
-from propfair.federation.federation import Federation, Ragged
+from tests.builders import federation_of
 
 REFERENCE = json.loads(Path(__file__).with_name("reference_runs.json").read_text())
 NAMES = {
@@ -38,15 +37,7 @@ def workload(name: str, options: dict[str, Any]) -> Workload:
     clients = REFERENCE["clients"]
     x = torch.cat([torch.tensor(client["x"]) for client in clients])
     y = torch.cat([torch.tensor(client["y"]) for client in clients])
-    parts = torch.split(torch.arange(len(y)), [len(client["y"]) for client in clients])
-    nothing = Ragged.of([torch.empty(0)] * len(clients))
-    federation = Federation(
-        ArrayExamples(x, y, num_classes=REFERENCE["classes"]),
-        tuple(str(k) for k in range(len(clients))),
-        Ragged.of(list(parts)),
-        nothing,
-        nothing,
-    )
+    federation = federation_of(x, y, [len(client["y"]) for client in clients], num_classes=REFERENCE["classes"])
     local = LocalTraining(lr=REFERENCE["learning_rate"], batch_size=len(y), epochs=REFERENCE["local_steps"])
     if "paper" in ALGORITHMS.get(name).presets:
         options = {"preset": "paper", **options}

@@ -13,11 +13,10 @@ from propfair.core.aggregator import Aggregator, Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.messages import Block, Report, Reports
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess, InProcessSession
 from propfair.engines.server import Server
 from propfair.errors import TrainingError
-from propfair.federation.federation import Federation, Ragged
+from tests.builders import random_federation
 
 SIZES = [20, 10, 30]
 
@@ -37,14 +36,7 @@ class ByLoss(Algorithm):
 
 
 def workload(algorithm: Algorithm) -> Workload:
-    rng = torch.Generator().manual_seed(0)
-    total = sum(SIZES)
-    examples = ArrayExamples(
-        torch.randn(total, 4, generator=rng), torch.randint(3, (total,), generator=rng), num_classes=3
-    )
-    train = Ragged.of(list(torch.split(torch.arange(total), SIZES)))
-    nothing = Ragged.of([torch.empty(0)] * len(SIZES))
-    return Workload(Federation(examples, ("a", "b", "c"), train, nothing, nothing), algorithm, LocalTraining(lr=0.1))
+    return Workload(random_federation(SIZES), algorithm, LocalTraining(lr=0.1))
 
 
 def start(algorithm: Algorithm) -> tuple[InProcessSession, Tensor, Tensor]:

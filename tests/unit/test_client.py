@@ -10,27 +10,17 @@ from propfair.algorithms.base import Algorithm, Order, Personal
 from propfair.algorithms.fedavg import FedAvg
 from propfair.core.client import LocalTraining, Workload, batch_order, cross_entropy, run_client
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
-from propfair.federation.ragged import Ragged
+from tests.builders import random_federation, seeded
 
 
 def federation(sizes: tuple[int, ...] = (23, 10)) -> Federation:
-    rng = torch.Generator().manual_seed(1)
-    total = sum(sizes)
-    examples = ArrayExamples(
-        torch.randn(total, 4, generator=rng), torch.randint(3, (total,), generator=rng), num_classes=3
-    )
-    parts = Ragged.of(list(torch.split(torch.arange(total), list(sizes))))
-    none = Ragged.of([torch.empty(0)] * len(sizes))
-    return Federation(examples, tuple(map(str, range(len(sizes)))), parts, none, none)
+    return random_federation(sizes, seed=1)
 
 
 def network() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
 
 
 def trained_by_torch(work: Workload, optimizer: type[torch.optim.Optimizer], **options: float) -> Tensor:

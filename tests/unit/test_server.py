@@ -11,12 +11,10 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
-from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from propfair.errors import ConfigError, TrainingError
-from propfair.federation.federation import Federation
-from propfair.federation.ragged import Ragged
+from tests.builders import random_federation, seeded
 
 SIZES = [20, 10, 30, 8, 12, 20, 10, 10, 16, 24]  # more than one block
 ALL = Rounds()
@@ -42,18 +40,11 @@ def server(
     algorithm: Algorithm, rounds: Rounds = ALL, *, module: nn.Module | None = None, spoil: int | None = None,
     local: LocalTraining = LOCAL, seed: int = 0,
 ) -> Server:  # fmt: skip
-    rng = torch.Generator().manual_seed(0)
-    total = sum(SIZES)
-    x = torch.randn(total, 4, generator=rng)
-    parts = Ragged.of(list(torch.split(torch.arange(total), SIZES)))
+    federation = random_federation(SIZES)
     if spoil is not None:
-        x[parts[spoil]] = torch.inf
-    examples = ArrayExamples(x, torch.randint(3, (total,), generator=rng), num_classes=3)
-    none = Ragged.of([torch.empty(0)] * len(SIZES))
-    work = Workload(Federation(examples, tuple(map(str, range(10))), parts, none, none), algorithm, local, seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = FlatModel(module or nn.Linear(4, 3))
+        federation.examples.tensors()["x"][federation.train[spoil]] = torch.inf
+    work = Workload(federation, algorithm, local, seed)
+    model = FlatModel(module or seeded(lambda: nn.Linear(4, 3)))
     return Server(InProcess().start(model, work), rounds, model.params, model.buffers)
 
 
