@@ -20,6 +20,16 @@ class TrainingError(PropFairError, RuntimeError):
     """Training can't go on; what was reached so far is kept."""
 
 
+class WriteError(PropFairError, OSError):
+    """A file can't be written: a full or read-only disk, a folder that is gone, a device. What was there is kept."""
+
+    def __init__(self, path: object, reason: str, number: int | None = None) -> None:
+        super().__init__(number, reason, str(path))
+
+    def __str__(self) -> str:
+        return f"can't write {self.filename}: {self.strerror}"
+
+
 class MissingExtraError(PropFairError, ImportError):
     """An optional dependency is needed and not installed."""
 

@@ -1,26 +1,78 @@
-"""Writing that leaves either the old file or the new one, whatever happens in between."""
+"""Files that come and go whole: writing leaves either the old file or the new one, whatever happens in between.
+
+Only plain files are replaced and only plain files are read. A device, a pipe or a link that stands where a file should
+be is left alone: replacing it would break something else, following it would write to a place that nobody named, and
+opening a pipe waits for ever.
+"""
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from propfair.errors import DataError, WriteError
+
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; what is written there takes its place when the block ends well."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    """A temporary path beside `path`; what is written there takes its place when the block ends well.
+
+    Whatever keeps the file from being written is a `WriteError` that names `path`.
+    """
+    temporary = None
     try:
+        check_replaceable(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # the name has room for more
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         give_usual_mode(temporary, 0o666)
         temporary.replace(path)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(path, error.strerror or str(error), error.errno) from error
+    except SafetensorError as error:  # its own class for everything, a full disk included
+        raise WriteError(path, str(error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            with contextlib.suppress(OSError):  # the disk may have become read-only
+                temporary.unlink()
+
+
+def check_replaceable(path: Path) -> None:
+    """A `WriteError` if something other than a plain file stands at `path`."""
+    try:
+        kind = _kind(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    except ValueError as error:  # a name with a zero in it
+        raise WriteError(path, str(error)) from None
+    if kind:
+        raise WriteError(path, f"it is {kind}, and only plain files are replaced. Choose another name.")
+
+
+def check_readable(path: Path) -> None:
+    """A `DataError` if `path` is there and no plain file or link to one: opening a pipe would wait for ever."""
+    with contextlib.suppress(OSError):  # what is missing or forbidden is for the reader to tell
+        kind = _kind(path.stat().st_mode)
+        if kind:
+            raise DataError(f"{path} is {kind}, not a file")
 
 
 def give_usual_mode(path: Path, mode: int) -> None:
@@ -34,3 +86,8 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _kind(mode: int) -> str:
+    """What stands there, in words; empty for a plain file."""
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "")
