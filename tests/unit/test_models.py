@@ -108,6 +108,10 @@ class Mine(nn.Sequential):
         super().__init__(nn.Linear(4, width), nn.Linear(width, num_classes))
 
 
+def never_called() -> nn.Module:
+    raise AssertionError("called before anybody asked what it is")
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -115,7 +119,11 @@ class Mine(nn.Sequential):
         ("torch.nn:NoSuchNet", {}, "can't be imported"),
         (":Net", {}, "can't be imported"),
         ("torch.nn:Linear", {"wrong": 1}, "can't be called"),
-        ("fractions:Fraction", {}, "must give a torch.nn.Module; got Fraction"),
+        ("torch.nn:Linear", {"in_features": -1, "out_features": 3}, "can't be called with.*RuntimeError"),
+        ("fractions:Fraction", {}, "must be a class derived from torch.nn.Module; it is the class Fraction"),
+        ("os:system", {"command": "exit 1"}, "it is a builtin_function_or_method and was not called"),
+        (f"{__name__}:never_called", {}, "it is a function and was not called"),
+        ("math:pi", {}, "it is a float and was not called"),
         ("cnm", {}, "Did you mean 'cnn'"),
         ("mlp", {"hidden": []}, "hidden must hold widths"),
         ("cnn", {"channels": [0, 1]}, "must be >= 1"),

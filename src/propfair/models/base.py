@@ -33,34 +33,41 @@ register = MODELS.register
 class ImportedModel(ModelSpec):
     """A module of the user, `package.module:Name`, called with the options as keyword arguments.
 
-    `input_shape` and `num_classes` are passed too if it has parameters of those names.
+    `Name` must be a class derived from `torch.nn.Module`: nothing else is ever called, for a path can name any function
+    that Python can import. `input_shape` and `num_classes` are passed too if it has parameters of those names.
     """
 
     path: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, input_shape: Shape, num_classes: int) -> nn.Module:
-        make = self._find()
+        kind = self._find()
         known = {"input_shape": input_shape, "num_classes": num_classes}
         try:
-            takes = inspect.signature(make).parameters
+            takes = inspect.signature(kind).parameters
             arguments = {**{key: value for key, value in known.items() if key in takes}, **self.options}
-            module = make(**arguments)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"model {self.path!r} can't be called with {dict(self.options)}: {error}") from error
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"model {self.path!r} must give a torch.nn.Module; got {type(module).__name__}")
-        return module
+            return kind(**arguments)
+        except Exception as error:  # the user's own code, which may fail in any way
+            raise ConfigError(
+                f"model {self.path!r} can't be called with {dict(self.options)}: {type(error).__name__}: {error}"
+            ) from error
 
-    def _find(self) -> Any:
+    def _find(self) -> type[nn.Module]:
         home, _, name = self.path.partition(":")
         try:
-            return getattr(importlib.import_module(home), name)
-        except (ImportError, AttributeError, ValueError) as error:
+            found = getattr(importlib.import_module(home), name)
+        except Exception as error:  # importing runs the user's own code
             raise ConfigError(
-                f"model {self.path!r} can't be imported ({error}). Write package.module:ClassName, "
-                "and run where Python finds the package."
+                f"model {self.path!r} can't be imported ({type(error).__name__}: {error}). "
+                "Write package.module:ClassName, and run where Python finds the package."
             ) from error
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+            raise ConfigError(
+                f"model {self.path!r} must be a class derived from torch.nn.Module; it is {what} and was not called. "
+                "Write a class whose __init__ makes the network."
+            )
+        return found
 
 
 def make_model(name: str, options: Mapping[str, Any] | None = None) -> ModelSpec:
