@@ -46,12 +46,72 @@ def test_a_partition_of_other_data_is_refused(tmp_path: Path) -> None:
         load_partition(path, examples(shift=1))
 
 
-def rewrite(path: Path, **change: torch.Tensor) -> None:
+About = dict[str, str | None]
+
+
+def rewrite(path: Path, change: dict[str, torch.Tensor] | None = None, about: About | None = None) -> None:
+    """As 0.1.0 would have written it: without a digest of itself. `about` changes the metadata; None leaves one out."""
     with safetensors.safe_open(path, framework="pt") as file:
-        about = file.metadata()
+        found = {**file.metadata(), "format": "propfair partition 1", "seal": None, **(about or {})}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    tensors.update({name.replace("_", "."): tensor for name, tensor in change.items()})
-    safetensors.torch.save_file(tensors, path, about)
+    tensors.update({name.replace("_", "."): tensor for name, tensor in (change or {}).items()})
+    safetensors.torch.save_file(tensors, path, {key: value for key, value in found.items() if value is not None})
+
+
+def test_a_partition_of_the_version_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    save_partition(federation(), path)
+    rewrite(path)
+    assert load_partition(path, examples()).fingerprint == federation().fingerprint
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_an_example_is_not_trained_on_and_tested_on(tmp_path: Path, split: str) -> None:
+    path = tmp_path / "mine"
+    made = federation()
+    save_partition(made, path)
+    both = torch.cat([made.train[1][:2], made.train[2][:1]])
+    offsets = torch.tensor([0, 3, 3, 3, 3])  # all of them in other hands
+    rewrite(path, {f"{split}_values": both, f"{split}_offsets": offsets})
+    with pytest.raises(DataError, match=rf"{path} is refused: 3 examples are in both train and {split}, the first is"):
+        load_partition(path, examples())
+
+
+def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    save_partition(federation(), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    places = [*rng.integers(0, 1200, 150), *rng.integers(0, len(whole), 50)]
+    for place in map(int, places):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            assert load_partition(path, examples()).fingerprint == federation().fingerprint, place
+        except DataError as error:
+            if str(path) not in str(error):
+                raise
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"names": None}, {"names": "["}, {"names": "5"}, {"names": "[" * 100_000}, {"digest": None}, {"note": None}],
+)
+def test_damaged_metadata_is_refused(tmp_path: Path, about: About) -> None:
+    path = tmp_path / "mine"
+    save_partition(federation(), path)
+    rewrite(path, about=about)
+    with pytest.raises(DataError, match=f"{path} is damaged: names or digest"):
+        load_partition(path, examples())
+
+
+def test_names_that_are_not_enough(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    save_partition(federation(), path)
+    rewrite(path, about={"names": '["only one"]'})
+    with pytest.raises(DataError, match=f"{path}: train has 4 clients, but there are 1 names"):
+        load_partition(path, examples())
 
 
 @pytest.mark.parametrize(
@@ -68,7 +128,7 @@ def rewrite(path: Path, **change: torch.Tensor) -> None:
 def test_damaged_partitions_are_refused(tmp_path: Path, change: dict[str, torch.Tensor], message: str) -> None:
     path = tmp_path / "mine"
     save_partition(federation(), path)
-    rewrite(path, **change)
+    rewrite(path, change)
     with pytest.raises(DataError, match=message):
         load_partition(path, examples())
 

@@ -1,5 +1,8 @@
 """Saved partitions: who holds which example, with a hash of the data, so that others can repeat an experiment."""
 
+import contextlib
+import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +16,10 @@ from propfair.data.base import Examples
 from propfair.errors import DataError
 from propfair.federation.federation import SPLITS, Federation
 from propfair.federation.ragged import Ragged
-from propfair.files import replacing
+from propfair.files import check_readable, replacing
 
-_FORMAT = "propfair partition 1"
+_FORMAT = "propfair partition 2"
+_UNSEALED = "propfair partition 1"  # of version 0.1.0: the same without a digest of itself
 
 
 def save_partition(federation: Federation, path: Path) -> None:
@@ -31,13 +35,17 @@ def save_partition(federation: Federation, path: Path) -> None:
         "names": json.dumps(federation.names),
         "note": federation.note,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # what is wrong with the folder is told when the file is written
+        path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        safetensors.torch.save_file(tensors, temporary, about)
+        safetensors.torch.save_file(tensors, temporary, {**about, "seal": _seal(about, tensors)})
 
 
 def load_partition(path: Path, examples: Examples) -> Federation:
-    """The federation that `save_partition` wrote, over the same examples; other examples are an error."""
+    """The federation that `save_partition` wrote, over the same examples.
+
+    Other examples are an error, and so are a file that was altered and an example in two of train, validation and test.
+    """
     stored = _read(path)
     if stored.about["digest"] != examples.digest():
         raise DataError(
@@ -54,26 +62,65 @@ def load_partition(path: Path, examples: Examples) -> Federation:
         if bool(((values < 0) | (values >= len(examples))).any()):
             raise DataError(f"{path} is damaged: {split} has indices outside of 0 .. {len(examples) - 1}")
         parts.append(Ragged(values, offsets))
-    names = tuple(str(name) for name in json.loads(stored.about["names"]))
+    _check_apart(path, parts, len(examples))
     train, validation, test = parts
-    return Federation(examples, names, train, validation, test, note=stored.about["note"])
+    try:
+        return Federation(examples, stored.names, train, validation, test, note=stored.about["note"])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _check_apart(path: Path, parts: list[Ragged], num_examples: int) -> None:
+    """What is tested on must not be trained on, not by any other client either."""
+    holds = torch.zeros(len(parts), num_examples, dtype=torch.bool)
+    for row, part in zip(holds, parts, strict=True):
+        row[part.values] = True
+    for first, second in itertools.combinations(range(len(parts)), 2):
+        both = (holds[first] & holds[second]).nonzero().flatten()
+        if len(both):
+            raise DataError(
+                f"{path} is refused: {len(both)} examples are in both {SPLITS[first]} and {SPLITS[second]}, the first "
+                f"is {int(both[0])}. Split the data anew with `propfair partition --save`."
+            )
+
+
+def _seal(about: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    """A digest of all that the file says."""
+    total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {len(tensor)} ".encode())
+        total.update(tensor.numpy().data)
+    return total.hexdigest()
 
 
 class _Stored(NamedTuple):
     about: dict[str, str]
+    names: tuple[str, ...]
     tensors: dict[str, Tensor]
 
 
 def _read(path: Path) -> _Stored:
     wanted = [f"{split}.{part}" for split in SPLITS for part in ("values", "offsets")]
+    check_readable(path)
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            if about.get("format") != _FORMAT:
+            if about.get("format") not in (_FORMAT, _UNSEALED):
                 raise DataError(f"{path} is not a saved partition ({_FORMAT}); its format is {about.get('format')}")
             tensors = {name: file.get_tensor(name) for name in wanted}
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} can't be read as a saved partition: {error}") from error
     if any(tensor.dtype != torch.int64 or tensor.ndim != 1 for tensor in tensors.values()):
         raise DataError(f"{path} is damaged: index lists must be int64")
-    return _Stored(about, tensors)
+    seal = about.pop("seal", None)
+    if about["format"] == _FORMAT and seal != _seal(about, tensors):
+        raise DataError(
+            f"{path} is damaged or altered: its checksum is not the one it was written with. Make it again."
+        )
+    try:
+        names = json.loads(about["names"])
+        if not isinstance(names, list) or not {"digest", "num_examples", "note"} <= about.keys():
+            raise ValueError("something is missing")
+    except (KeyError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged: names or digest can't be read ({error})") from None
+    return _Stored(about, tuple(map(str, names)), tensors)
