@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tarfile
 import threading
@@ -15,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from propfair.data import SOURCES, Remote, files
+from propfair.data import SOURCES, Remote, archives
+from propfair.data.archives import unpack
 from propfair.data.download import get
-from propfair.data.files import cache_folder, data_folder, unpack, writable_folder
+from propfair.data.files import cache_folder, check_official, data_folder, writable_folder
 from propfair.errors import ConfigError, DataError
 from tests.unit import official
 
@@ -112,13 +114,13 @@ def test_links_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_absurd_sizes_are_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 10_000)
+    monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 10_000)
     members = {f"top/{i}": bytes(3000) for i in range(5)}
     archive = pack_tar(tmp_path / "x", members) if kind == "tar" else pack_zip(tmp_path / "x", members)
     with pytest.raises(DataError, match="unpacks to more than"):
         unpack(archive, tmp_path, "top")
-    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 1 << 30)
-    monkeypatch.setattr(files, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1 << 30)
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)
     with pytest.raises(DataError, match="3 members"):
         unpack(archive, tmp_path, "top")
     assert left_behind(tmp_path, archive) == []
@@ -130,6 +132,61 @@ def test_a_tar_that_claims_terabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(info.tobuf() + bytes(10_240))
     with pytest.raises(DataError, match="unpacks to more than"):
         unpack(tmp_path / "x.tar", tmp_path, "top")
+
+
+def tar_header(kind: bytes, size: int, name: str = "top/a") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+SPARSE = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n25 GNU.sparse.name=top/a\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "message"),
+    [
+        (tar_header(tarfile.GNUTYPE_LONGNAME, 8 << 20), 8 << 20, "says more about its members"),
+        (tar_header(tarfile.GNUTYPE_LONGLINK, 8 << 20), 8 << 20, "says more about its members"),
+        (tar_header(tarfile.XHDTYPE, 8 << 20), 8 << 20, "says more about its members"),
+        (tar_header(tarfile.XGLTYPE, 8 << 20), 8 << 20, "says more about its members"),
+        (tar_header(tarfile.XHDTYPE, -1024), 8 << 20, "says more about its members"),
+        (tar_header(tarfile.REGTYPE, -1024), 10_240, "claims -1024 bytes"),
+        (
+            tar_header(tarfile.XHDTYPE, len(SPARSE))
+            + SPARSE.ljust(512, b"\0")
+            + tar_header(tarfile.REGTYPE, 8 << 20)
+            + b"99999999\n"
+            + b"0\n" * (1 << 20),  # the places of its pieces
+            0,
+            "says more about its members",
+        ),
+    ],
+)
+def test_headers_that_would_take_all_memory_are_refused(
+    tmp_path: Path, start: bytes, length: int, message: str
+) -> None:
+    archive = tmp_path / "x.tar.gz"
+    with gzip.open(archive, "wb", compresslevel=1) as file:
+        file.write(start)
+        file.write(bytes(length))
+    with pytest.raises(DataError, match=f"{archive} is refused: .*{message}"):
+        unpack(archive, tmp_path, "top")
+    assert left_behind(tmp_path, archive) == []
+
+
+def test_a_zip_compressed_in_another_way_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as packed:
+        packed.writestr("top/a", "A")
+    with pytest.raises(DataError, match="compressed in a way that no official one is"):
+        unpack(tmp_path / "x.zip", tmp_path, "top")
+
+
+def test_a_zip_with_an_endless_list_of_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = pack_zip(tmp_path / "x", {f"top/{i}": b"A" for i in range(1000)})
+    monkeypatch.setattr(archives, "MAX_DIRECTORY_BYTES", 20_000)
+    with pytest.raises(DataError, match="says more about its members"):
+        unpack(archive, tmp_path, "top")
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
@@ -172,21 +229,51 @@ def test_another_archive_is_recognised(tmp_path: Path) -> None:
         unpack(pack_tar(tmp_path / "x", {"other/a": b"A"}), tmp_path, "top")
 
 
-def test_cifar_is_read_from_its_archive(tmp_path: Path) -> None:
-    official.write_cifar10(tmp_path / "made")
-    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
-        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+def write_archive(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive of CIFAR-10 that passes for the official one."""
+    official.write_cifar10(home / "made")
+    archive = home / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(home / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    shutil.rmtree(home / "made")
+    offer(monkeypatch, "http://127.0.0.1:9/file", archive.read_bytes())
+    return archive
+
+
+def test_cifar_is_read_from_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_archive(tmp_path, monkeypatch)
     assert len(SOURCES.make("cifar10").load(tmp_path)) == 100
     assert (tmp_path / "cifar-10-batches-py" / "data_batch_1").is_file()
+
+
+def test_an_archive_that_is_not_the_official_one_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write_archive(tmp_path, monkeypatch)
+    pack_tar(archive, {"cifar-10-batches-py/data_batch_1": b"altered"})
+    with pytest.raises(DataError, match=rf"{archive} is damaged or altered: .* unpack it yourself to {tmp_path}"):
+        SOURCES.make("cifar10").load(tmp_path)
+    assert left_behind(tmp_path) == [archive.name]
+
+
+@pytest.mark.parametrize("kind", ["md5", "sha256"])
+def test_official_checksums(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"whole")
+    check_official(path, f"{kind}:{hashlib.new(kind, b'whole').hexdigest()}", "")
+    path.write_bytes(b"while")
+    with pytest.raises(DataError, match=f"{path} is damaged or altered: its checksum is {kind}:.* or so"):
+        check_official(path, f"{kind}:{hashlib.new(kind, b'whole').hexdigest()}", "or so")
+    path.unlink()
+    with pytest.raises(DataError, match="can't be read"):
+        check_official(path, f"{kind}:0", "")
 
 
 def test_an_archive_in_a_read_only_folder_is_unpacked_into_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    official.write_cifar10(tmp_path / "made")
     (tmp_path / "shared").mkdir()
-    with tarfile.open(tmp_path / "shared" / "cifar-10-python.tar.gz", "w:gz") as tar:
-        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    write_archive(tmp_path / "shared", monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for _ in range(2):

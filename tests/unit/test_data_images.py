@@ -1,5 +1,6 @@
 """Image data sets: tiny files in the official formats, and the real ones where they are."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from propfair.data import SOURCES, ArrayExamples, tiny_imagenet
+from propfair.data import SOURCES, ArrayExamples, cifar, fashion_mnist, tiny_imagenet
 from propfair.data.images import CropFlip
 from propfair.errors import DataError
 from propfair.federation.federation import federate
@@ -72,6 +73,18 @@ def test_cifar_files_of_another_version(tmp_path: Path) -> None:
     (folder / "data_batch_3").unlink()
     with pytest.raises(DataError, match="data_batch_3 is missing"):
         load("cifar10", tmp_path)
+
+
+def test_a_file_as_large_as_the_official_one_must_be_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    official.write_cifar100(tmp_path)
+    assert len(load("cifar100", tmp_path)) == 40, "a part of the data in the official format is read"
+    monkeypatch.setitem(cifar._OFFICIAL_COUNTS, "train", 40)
+    with pytest.raises(DataError, match=r"cifar-100-python/train is damaged or altered: its checksum is md5:"):
+        load("cifar100", tmp_path)
+    official.write_fashion_mnist(tmp_path)
+    monkeypatch.setattr(fashion_mnist, "_OFFICIAL_COUNTS", (30,))
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz is damaged or altered: its checksum is md5:"):
+        load("fashion-mnist", tmp_path)
 
 
 def test_fashion_mnist(tmp_path: Path) -> None:
@@ -149,6 +162,39 @@ def test_tiny_imagenet_is_decoded_once_and_again_when_files_change(
     assert load("tiny-imagenet", tmp_path).x.equal(pixels)
     next((tmp_path / "tiny-imagenet-200" / "train").rglob("*_0.JPEG")).unlink()
     assert len(load("tiny-imagenet", tmp_path)) == count - 1
+
+
+@pytest.mark.parametrize("part", ["pixel", "header", "label", "num_rgb", "digest", "no seal", "list", "empty"])
+def test_an_altered_cache_of_tiny_imagenet_is_made_again(tmp_path: Path, part: str) -> None:
+    official.write_tiny_imagenet(tmp_path)
+    first = load("tiny-imagenet", tmp_path)
+    whole, labels, digest = first.x.clone(), first.y.clone(), first.digest()
+    del first  # it maps the file that is altered now
+    (data,), (about,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
+    content, meta = bytearray(data.read_bytes()), json.loads(about.read_text())
+    match part:
+        case "pixel":
+            content[-100_000] ^= 1
+        case "header":
+            content[20] ^= 1
+        case "label":
+            meta["labels"][0] = 3
+        case "num_rgb":
+            meta["num_rgb"] -= 1
+        case "digest":
+            meta["digest"] = "0" + meta["digest"][1:]
+        case "no seal":
+            del meta["seal"]
+        case "list":
+            meta = [1, 2]
+        case "empty":
+            content = bytearray()
+    data.write_bytes(content)
+    about.write_text(json.dumps(meta))
+    again = load("tiny-imagenet", tmp_path)
+    assert again.x.equal(whole)
+    assert again.y.equal(labels)
+    assert again.digest() == digest
 
 
 @pytest.mark.parametrize("trouble", ["text", "cut", "png", "size", "large"])
@@ -245,6 +291,16 @@ def test_real_cifar10() -> None:
     assert abs(sizes[0] - 39_963) < 30, "the paper's 39,963 / 10,037 in kind"
     assert int((federation.train.lengths + federation.test.lengths).min()) >= 300
     assert len(load("cifar10", home, part="test")) == 10_000
+
+
+def test_a_changed_bit_of_real_cifar10_is_found(tmp_path: Path) -> None:
+    home = real("cifar-10-batches-py") / "cifar-10-batches-py"
+    batch = bytearray((home / "test_batch").read_bytes())
+    batch[20_000_000] ^= 1
+    (tmp_path / home.name).mkdir()
+    (tmp_path / home.name / "test_batch").write_bytes(batch)
+    with pytest.raises(DataError, match="test_batch is damaged or altered"):
+        load("cifar10", tmp_path, part="test")
 
 
 def test_real_cifar100() -> None:

@@ -98,6 +98,39 @@ def test_arrays_of_another_kind_are_refused(tmp_path: Path, change: tuple[bytes,
         read_pickle(write(tmp_path, content.replace(*change, 1)))
 
 
+def doubled(times: int) -> bytes:
+    """A pair of a pair of a pair, each part the same: few bytes, 2 ** times values."""
+    return b"\x80\x02)" + b"q\x00h\x00\x86" * times
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (doubled(24) + b".", "a tuple that no array has"),
+        (b"\x80\x02}" + doubled(24)[2:] + b"K\x01s.", "a tuple that no array has"),
+        (b"\x80\x02)" + b"\x85" * 1_000_000 + b".", "a tuple that no array has"),
+        (b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b".", "a list of something other"),
+        (b"\x80\x02]q\x00h\x00a.", "a list of something other"),
+        (b"\x80\x02}q\x00U\x01ah\x00s.", "a dict of something other"),
+        (b"\x80\x02}(K\x01K\x01u.", "a dict of something other"),
+        (b"\x80\x02(" + b"K\x01" * 17 + b"t.", "a tuple that no array has"),
+        (b"\x80\x02" + b"]" * 10_000, "more than 9,999 instructions"),
+        (b"\x80\x02" + (b"B\x00\x00\x0f\x00" + bytes(0xF0000)) * 3, "more than 2 MB of text"),
+        (b"\x80\x04))\x93.", "a name that is not a text"),
+        (b"\x80\x02cnumpy\ndtype\n]R.", "calls something that is not an array"),
+        (b"\x80\x02cnumpy\ndtype\nN\x85R.", "calls something that is not an array"),
+    ],
+)
+def test_files_that_would_take_for_ever_or_all_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr(pickles, "MAX_INSTRUCTIONS", 9_999)
+    monkeypatch.setattr(pickles, "MAX_TEXT_BYTES", 2 << 20)
+    with pytest.raises(DataError, match=message) as caught:
+        read_pickle(write(tmp_path, content))
+    assert len(str(caught.value)) < 400
+
+
 def test_random_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
     content = official.pickled(labels=official.numbers([1, 2]), data=official.array(official.images(1)[:, :64]))
     rng = np.random.default_rng(0)

@@ -72,7 +72,7 @@ def test_a_text_without_roles(tmp_path: Path, text: str) -> None:
 def test_files_that_can_not_be_the_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t8.shakespeare.txt"
     path.mkdir()
-    with pytest.raises(DataError, match="can't be read"):
+    with pytest.raises(DataError, match="is a folder, not a file"):
         load(tmp_path)
     path.rmdir()
     path.write_text(official.WORKS)

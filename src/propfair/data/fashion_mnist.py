@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
-from propfair.data.files import data_folder, missing
+from propfair.data.files import check_official, data_folder, missing
 from propfair.data.images import ImageSource
 from propfair.errors import DataError
 
@@ -24,6 +24,7 @@ _CHECKSUMS = {
     "t10k-images-idx3-ubyte": "md5:bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte": "md5:bb300cfdad3c16e7a12a480ee83cd310",
 }
+_OFFICIAL_COUNTS = (60_000, 10_000)
 
 
 @SOURCES.register("fashion-mnist")
@@ -67,7 +68,10 @@ class FashionMnist(ImageSource):
         for place in _FOLDERS:
             for path in (home / place / name, home / place / f"{name}.gz"):
                 if path.is_file():
-                    return read_idx(path, dimensions)
+                    values = read_idx(path, dimensions)
+                    if path.suffix == ".gz" and len(values) in _OFFICIAL_COUNTS:
+                        check_official(path, _CHECKSUMS[name], "unpack it, without the .gz")
+                    return values
         raise missing(type(self), home)
 
 

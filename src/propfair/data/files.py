@@ -1,22 +1,13 @@
-"""Where data lies on disk: the data folder, what is in it, and archives, which are unpacked with care."""
+"""Where data lies on disk: the data folder, and what is in it."""
 
-import lzma
+import hashlib
 import os
-import shutil
-import stat
-import tarfile
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from pathlib import Path
 
+from propfair.data.archives import unpack
 from propfair.data.base import Source
 from propfair.errors import DataError
-
-MAX_UNPACKED_BYTES = 4 << 30  # the largest data set here, TinyImageNet, has 0.5 GB
-MAX_MEMBERS = 500_000
+from propfair.files import check_readable
 
 
 def data_folder(folder: Path | None = None) -> Path:
@@ -46,6 +37,7 @@ def find(source: type[Source], folder: Path | None, *others: str) -> Path:
             if (place / name).exists():
                 return place / name
     if remote.unpacks_to and (home / remote.name).is_file():
+        check_official(home / remote.name, remote.checksum, f"unpack it yourself to {home / remote.unpacks_to}")
         return unpack(home / remote.name, writable_folder(home), remote.unpacks_to)
     raise missing(source, home)
 
@@ -59,76 +51,27 @@ def missing(source: type[Source], home: Path) -> DataError:
     )
 
 
-def unpack(archive: Path, into: Path, top: str) -> Path:
-    """Unpack a tar or zip file whose members all lie under `top/`; `into/top` appears whole or not at all.
+def check_official(path: Path, checksum: str, otherwise: str) -> None:
+    """A `DataError` unless the file has the official checksum, "md5:..." or "sha256:...".
 
-    Refused: absolute paths, `..`, links and devices, more than 4 GB or 500,000 members, other top folders.
+    A checksum belongs to a download. It is asked of files that pass for one, by the name of the archive or by holding
+    as much as the official file does. A part of a data set in the official format is the user's own and is read as it
+    is.
+
+    Args:
+        path: the file.
+        checksum: the official one.
+        otherwise: what to do if the file is meant to be another one, for the error.
     """
+    check_readable(path)
+    kind, _, wanted = checksum.partition(":")
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
-            _unpack_members(archive, Path(scratch))
-            if not (Path(scratch) / top).is_dir():
-                raise DataError(f"{archive} does not hold a folder {top}/: it is not the official archive")
-            try:
-                (Path(scratch) / top).rename(into / top)
-            except OSError:
-                if not (into / top).is_dir():  # else another process was faster
-                    raise
-    except DataError:
-        raise
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{archive} is damaged or cut short ({error}). Delete it and download it again.") from error
-    except (OSError, RuntimeError, ValueError) as error:  # a full disk; an encrypted zip; a header that makes no sense
-        raise DataError(f"{archive} can't be unpacked into {into}: {error}") from error
-    return into / top
-
-
-class _Member(NamedTuple):
-    name: str
-    size: int
-    is_file: bool
-    is_folder: bool
-    content: IO[bytes] | None
-
-
-def _unpack_members(archive: Path, scratch: Path) -> None:
-    total = 0
-    for count, member in enumerate(_members(archive)):
-        path = PurePosixPath(member.name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in member.name[:2]:
-            raise DataError(f"{archive} is refused: member {member.name!r} points outside of the archive")
-        if not (member.is_file or member.is_folder):
-            raise DataError(f"{archive} is refused: member {member.name!r} is a link or a device")
-        total += member.size
-        if total > MAX_UNPACKED_BYTES or count >= MAX_MEMBERS:
-            raise DataError(
-                f"{archive} is refused: it unpacks to more than {MAX_UNPACKED_BYTES >> 30} GB "
-                f"or {MAX_MEMBERS:,} members"
-            )
-        target = scratch / path
-        if member.is_folder:
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        assert member.content is not None
-        with member.content as content, target.open("xb") as file:
-            shutil.copyfileobj(content, file, 1 << 20)
-        if target.stat().st_size != member.size:
-            raise EOFError(f"{member.name} ends early")
-
-
-def _members(archive: Path) -> Iterator[_Member]:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as opened:
-            for info in opened.infolist():
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
-                is_file = plain and not info.is_dir()
-                content = opened.open(info) if is_file and info.file_size <= MAX_UNPACKED_BYTES else None
-                yield _Member(info.filename, info.file_size, is_file, plain and info.is_dir(), content)
-        return
-    with tarfile.open(archive) as tar:
-        for entry in tar:
-            content = tar.extractfile(entry) if entry.isreg() else None
-            yield _Member(entry.name, entry.size, entry.isreg(), entry.isdir(), content)
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, kind).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    if found != wanted:
+        raise DataError(
+            f"{path} is damaged or altered: its checksum is {kind}:{found}, that of the official file {checksum}. "
+            f"Fetch it again; if it is meant to be other data, {otherwise}."
+        )

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from propfair.data.base import SOURCES, Examples, Protocol, Remote, Source
-from propfair.data.files import find
+from propfair.data.files import check_official, find
 from propfair.errors import ConfigError, DataError
+from propfair.files import check_readable
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = 255
 SEQUENCE = 80
 MAX_TEXT_BYTES = 1 << 26
+OFFICIAL_BYTES = 5_458_199
 
 _AUTHOR = "by William Shakespeare"
 _LAST_LINE = 124_195  # of the 1994 edition; the licence follows
@@ -73,8 +75,12 @@ class Shakespeare(Source):
         """Parse the text."""
         path = find(type(self), folder, "t8.shakespeare.txt")
         try:
-            if path.stat().st_size > MAX_TEXT_BYTES:
-                raise DataError(f"{path} is refused: {path.stat().st_size:,} bytes; the works have 5,458,199")
+            check_readable(path)
+            size = path.stat().st_size
+            if size > MAX_TEXT_BYTES:
+                raise DataError(f"{path} is refused: {size:,} bytes; the works have {OFFICIAL_BYTES:,}")
+            if size == OFFICIAL_BYTES:
+                check_official(path, self.remotes[0].checksum, "read it with propfair.data.shakespeare.read_roles")
             roles = read_roles(path.read_bytes().decode("latin-1"), str(path))
         except OSError as error:
             raise DataError(f"{path} can't be read: {error}") from error

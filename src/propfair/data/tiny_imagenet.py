@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
 from propfair.data.files import find, writable_folder
 from propfair.data.images import ImageSource
 from propfair.errors import DataError, MissingExtraError
+from propfair.files import check_readable, replacing, write_text
 
 SIDE = 64
 MAX_JPEG_BYTES = 1 << 20
@@ -32,7 +32,8 @@ IN_FLIGHT = 256  # images between the decoders and the writer
 class TinyImageNet(ImageSource):
     """TinyImageNet (tiny-imagenet-200): 64x64 colour, 200 classes, 100,000 official training images.
 
-    The first use decodes all images, on all cores, into a file that is mapped into memory from then on.
+    The first use decodes all images, on all cores, into a file that is mapped into memory from then on. That file
+    carries a checksum; if it no longer fits, the images are decoded again.
 
     Args:
         part: "train", as the paper, or the official validation images "val".
@@ -81,11 +82,23 @@ class TinyImageNet(ImageSource):
 
 
 class _Meta(NamedTuple):
-    """What stands beside the pixels: RGB images come first, the others after them."""
+    """What stands beside the pixels: RGB images come first, the others after them.
+
+    Attributes:
+        num_rgb: how many are RGB.
+        labels: of all images.
+        digest: of the pixels.
+        seal: a digest of the three above.
+    """
 
     num_rgb: int
     labels: list[int]
     digest: str
+    seal: str = ""
+
+    def sealed(self) -> "_Meta":
+        content = json.dumps([self.num_rgb, self.labels, self.digest])
+        return self._replace(seal=hashlib.sha256(content.encode()).hexdigest())
 
 
 def _list_images(home: Path, part: str) -> tuple[list[tuple[str, int]], list[str]]:
@@ -123,22 +136,28 @@ _Cache = tuple[_Meta, NDArray[np.uint8]]
 
 
 def _open_cache(place: Path, count: int) -> _Cache | None:
-    """The decoded images, or None where they are missing or not whole."""
+    """The decoded images, or None where they are missing, not whole or altered."""
+    about, data = place.with_suffix(".json"), place.with_suffix(".npy")
+    check_readable(about)
+    check_readable(data)
     try:
-        meta = _Meta(**json.loads(place.with_suffix(".json").read_text()))
-        pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, TypeError):
+        meta = _Meta(**json.loads(about.read_text()))
+        pixels = np.load(data, mmap_mode="c", allow_pickle=False)
+        whole = pixels.dtype == np.uint8 and pixels.shape == (count, 3, SIDE, SIDE) and len(meta.labels) == count
+        with data.open("rb") as file:  # not through the map, which would bring all of it into memory
+            file.seek(pixels.offset)
+            unaltered = meta == meta.sealed() and hashlib.file_digest(file, "sha256").hexdigest() == meta.digest
+    except Exception:  # whatever the readers stumble over: what is damaged is made again
         return None
-    whole = pixels.dtype == np.uint8 and pixels.shape == (count, 3, SIDE, SIDE) and len(meta.labels) == count
-    return (meta, pixels) if whole else None
+    return (meta, pixels) if whole and unaltered else None
 
 
 def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Cache:
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=place.parent, prefix=".decoding-", suffix=".npy")
-    os.close(handle)
-    try:
-        pixels = np.lib.format.open_memmap(scratch, mode="w+", dtype=np.uint8, shape=(len(files), 3, SIDE, SIDE))
+    shape = (len(files), 3, SIDE, SIDE)
+    with replacing(place.with_suffix(".npy")) as scratch:
+        pixels = np.lib.format.open_memmap(scratch, mode="w+", dtype=np.uint8, shape=shape)
+        _reserve(scratch)
         labels = [0] * len(files)
         front, back = 0, len(files)
         for (_, label), (image, is_rgb) in zip(files, _decode_all(home, [name for name, _ in files]), strict=True):
@@ -147,20 +166,22 @@ def _make_cache(home: Path, files: list[tuple[str, int]], place: Path) -> _Cache
             else:
                 row = back = back - 1
             pixels[row], labels[row] = image, label
-        meta = _Meta(front, labels, hashlib.sha256(pixels.data).hexdigest())
+        meta = _Meta(front, labels, hashlib.sha256(pixels.data).hexdigest()).sealed()
         pixels.flush()
         del pixels
-        Path(scratch).chmod(0o644)  # a shared data folder serves more than one user
-        Path(scratch).replace(place.with_suffix(".npy"))
-    finally:
-        Path(scratch).unlink(missing_ok=True)
     # The pixels are valid from the moment that this file is there.
-    draft = place.with_suffix(f".json.{os.getpid()}")
-    draft.write_text(json.dumps(meta._asdict()))
-    draft.replace(place.with_suffix(".json"))
+    write_text(place.with_suffix(".json"), json.dumps(meta._asdict()))
     made = _open_cache(place, len(files))
-    assert made is not None
+    if made is None:
+        raise DataError(f"{place.with_suffix('.npy')} does not hold what was written there. Is the disk damaged?")
     return made
+
+
+def _reserve(path: Path) -> None:
+    """Take the room on disk before it is written through memory, where a full disk ends the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 Decoded = tuple[NDArray[np.uint8], bool]
