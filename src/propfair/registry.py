@@ -44,10 +44,15 @@ class Registry(Generic[T]):
         self._package = package
         self._group = group
         self._parts: dict[str, type[T]] = {}
+        self._aliases: dict[str, str] = {}  # former name -> name
         self._loaded = False
 
-    def register(self, name: str) -> Callable[[C], C]:
-        """Class decorator: makes the class known under `name`, which becomes its `name` attribute."""
+    def register(self, name: str, *, formerly: str | None = None) -> Callable[[C], C]:
+        """Class decorator: makes the class known under `name`, which becomes its `name` attribute.
+
+        `formerly` is a name that it had once: still understood, so that old configs and run folders stay readable, but
+        never listed or written.
+        """
 
         def add(part: C) -> C:
             known = self._parts.get(name)
@@ -58,6 +63,8 @@ class Registry(Generic[T]):
                 raise ConfigError(f"two {self.kind}s are called {name!r}: {known.__module__} and {part.__module__}")
             part.name = name  # type: ignore[attr-defined]
             self._parts[name] = typing.cast("type[T]", part)
+            if formerly is not None:
+                self._aliases[formerly] = name
             return part
 
         return add
@@ -68,8 +75,9 @@ class Registry(Generic[T]):
         return sorted(self._parts)
 
     def get(self, name: str) -> type[T]:
-        """The class called `name`; an unknown name is an error that lists the nearest."""
+        """The class called `name`, now or formerly; an unknown name is an error that lists the nearest."""
         self._load()
+        name = name if name in self._parts else self._aliases.get(name, name)
         if name not in self._parts:
             raise unknown(self.kind, name, self._parts)
         return self._parts[name]

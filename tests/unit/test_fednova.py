@@ -15,7 +15,7 @@ def test_over_fedavg_it_is_the_printed_formula() -> None:
     assert FedNova().weigh(COHORT, {})[0].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["propfair", "afl", "term", "q-fedavg", "delta-fl", "fedfv", "fedmgda+", "fairgrad"])
+@pytest.mark.parametrize("name", ["propfair", "afl", "term", "q-fedavg", "delta-fl", "fedfv", "fedmgda+", "nash-mtl"])
 def test_equal_steps_change_nothing(name: str) -> None:
     cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0], deltas=DELTAS, num_steps=[7.0] * 3)
     inner, outer = ALGORITHMS.make(name), FedNova(over=name)
@@ -23,7 +23,7 @@ def test_equal_steps_change_nothing(name: str) -> None:
     assert torch.allclose(outer.weigh(cohort, state)[0], inner.weigh(cohort, state)[0])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "term", "q-fedavg", "fedmgda+", "fairgrad", "fedfv"])
+@pytest.mark.parametrize("name", ["fedavg", "term", "q-fedavg", "fedmgda+", "nash-mtl", "fedfv"])
 def test_the_rule_underneath_sees_the_rescaled_updates(name: str) -> None:
     factor = (COHORT.share @ COHORT.num_steps) / COHORT.num_steps
     rescaled = factor.unsqueeze(1) * as_floats(DELTAS)

@@ -56,6 +56,15 @@ def test_two_parts_of_one_name_are_refused() -> None:
         parts.register("plain")(Other)
 
 
+def test_a_former_name_is_understood_and_never_written() -> None:
+    parts: Registry[Part] = Registry("part", "propfair.errors", "propfair.test-parts")
+    parts.register("new", formerly="old")(Part)
+    assert parts.get("old") is parts.get("new") is Part
+    assert parts.make("old", {"needed": 1}) == parts.make("new", {"needed": 1})
+    assert parts.names() == ["new"]
+    assert Part.name == "new"  # type: ignore[attr-defined]
+
+
 def test_parts_of_other_packages_come_in_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = metadata.EntryPoint("foreign", "tests.unit.test_registry:Part", "propfair.test-parts")
     monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == "propfair.test-parts" else [])

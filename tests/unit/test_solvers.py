@@ -8,7 +8,15 @@ from scipy import sparse
 from scipy.optimize import minimize
 from torch import Tensor
 
-from propfair.algorithms.solvers import min_norm_weights, nash_weights, project_simplex, unit_gram
+from propfair.algorithms.solvers import (
+    at_length,
+    dual_cone_weights,
+    min_norm_weights,
+    nash_weights,
+    project_simplex,
+    simplex_minimiser,
+    unit_gram,
+)
 
 entries = st.floats(-1e6, 1e6)
 
@@ -139,3 +147,35 @@ def test_zero_vectors_are_left_out() -> None:
     assert moving.tolist() == [0, 2]
     assert cosines.tolist() == [[1, 1], [1, 1]]
     assert norm.tolist() == [2, 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 8), tilt=st.floats(0, 100))
+def test_the_least_of_a_quadratic_on_the_simplex(seed: int, n: int, tilt: float) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    root = torch.randn(n, n, generator=rng, dtype=torch.float64)
+    A, b = root @ root.T + 0.1 * torch.eye(n, dtype=torch.float64), tilt * torch.randn(n, generator=rng)
+    x = simplex_minimiser(A, b)
+    slope = A @ x + b
+    assert float(x.sum()) == pytest.approx(1)
+    assert (x >= 0).all()
+    scale = 1e-6 * (1 + tilt)
+    assert (slope >= slope[x > 1e-6].max() - scale).all()  # nobody outside the support would lower it
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), K=st.integers(1, 8), P=st.integers(1, 8))
+def test_projections_on_the_cone_without_conflict(seed: int, K: int, P: int) -> None:
+    vectors = unit_vectors(K, P, seed)
+    weights = dual_cone_weights(vectors @ vectors.T)
+    more, projected = weights - torch.eye(K), weights @ vectors
+    assert (projected @ vectors.T > -1e-6).all()
+    assert (more > -1e-9).all()
+    assert ((projected - vectors) * projected).sum(1).abs().max() < 1e-5  # the error is orthogonal to the projection
+
+
+def test_a_length_is_given_only_to_a_direction() -> None:
+    gram = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert at_length(uniform(2), gram, 1.0).tolist() == [0, 0]
+    longer = at_length(torch.tensor([1.0, 0.5], dtype=torch.float64), gram, 9.0)
+    assert float(longer @ gram @ longer) == pytest.approx(9)

@@ -1,4 +1,4 @@
-"""Small convex problems of server rules, in float64: simplex projection, common descent, Nash bargaining of updates.
+"""Small convex problems of server rules, in float64: on the simplex, common descent, Nash bargaining of updates.
 
 They find K numbers from a K x K Gram matrix, which is often singular: clients may send equal or opposite updates. The
 dense QP packages want it positive definite, the others are one more dependency for a few lines. The tests hold these
@@ -12,6 +12,8 @@ from torch import Tensor
 
 _MAX_ITERATIONS = 100
 _RIDGE = 1e-10  # what is negligible beside vectors of length 1
+_ROWS = 64  # problems that are solved together: memory grows with their number times K^2
+_STATIONARY = 1e-4  # a convex combination of unit vectors this short leaves no direction in which all improve
 _STILL = 1e-30  # updates shorter than this count as zero: their inverse does not fit into float32
 
 
@@ -42,6 +44,31 @@ def project_simplex(y: Tensor) -> Tensor:
     return (y + shifts[last]).clamp(min=0)
 
 
+def stationary(cosines: Tensor) -> bool:
+    """Whether some convex combination of the unit vectors vanishes: no direction makes progress on all of them.
+
+    >>> stationary(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+    True
+    """
+    shortest = min_norm_weights(cosines, torch.full((len(cosines),), 1 / len(cosines), dtype=torch.float64), 1.0)
+    return bool(shortest @ cosines.double() @ shortest < _STATIONARY**2)
+
+
+def simplex_minimiser(quadratic: Tensor, linear: Tensor) -> Tensor:
+    r"""The x [n] with entries >= 0 and sum 1 that has the least $\tfrac12 x^\top A x + b^\top x$.
+
+    Args:
+        quadratic: A [n, n], positive semidefinite and not 0.
+        linear: b [n].
+
+    >>> simplex_minimiser(torch.eye(2, dtype=torch.float64), torch.tensor([0.0, 0.5]))
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    scale = quadratic.diagonal().max()
+    centre = torch.full_like(linear, 1 / len(linear), dtype=torch.float64)
+    return _interior_point(quadratic.double() / scale, linear.double() / scale, centre, 1.0)
+
+
 def min_norm_weights(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
     r"""The convex combination of vectors that is shortest, with weights near given ones.
 
@@ -58,32 +85,78 @@ def min_norm_weights(gram: Tensor, centre: Tensor, radius: float) -> Tensor:
     >>> min_norm_weights(torch.eye(3, dtype=torch.float64) * torch.tensor([1.0, 1, 2]), torch.full((3,), 1 / 3.0), 1.0)
     tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
     """
-    gram, x = gram.double(), centre.double()
+    gram, centre = gram.double(), centre.double()
     scale = gram.diagonal().max()
-    if len(x) == 1 or radius < 1e-12 or not scale > 0:
-        return x
-    gram = gram / scale + _RIDGE * torch.eye(len(x), dtype=x.dtype)
-    pull = _RIDGE * x
-    below, above = torch.minimum(x, torch.full_like(x, radius)), torch.full_like(x, radius)  # distances to the bounds
-    z, w = torch.ones_like(x), torch.ones_like(x)  # multipliers of the lower and the upper bounds
-    level = torch.zeros((), dtype=x.dtype)  # multiplier of the sum
+    if len(centre) == 1 or radius < 1e-12 or not scale > 0:
+        return centre
+    ridge = _RIDGE * torch.eye(len(centre), dtype=centre.dtype)
+    return _interior_point(gram / scale + ridge, -_RIDGE * centre, centre, radius)
+
+
+def dual_cone_weights(cosines: Tensor) -> Tensor:
+    r"""Each of K unit vectors, projected on the cone of directions that conflict with none of them.
+
+    $$\min_{v \ge e_k} v^\top G v$$ for each k: row k of the result [K, K] is v, the projection as a combination of all
+    vectors (Quinton and Rey, 2024, proposition 1). Where many weights give the same projection, a ridge of 1e-10
+    chooses.
+
+    Args:
+        cosines: G [K, K], positive semidefinite with a diagonal of ones.
+
+    >>> dual_cone_weights(torch.tensor([[1.0, -0.5], [-0.5, 1.0]]))
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    one = torch.eye(len(cosines), dtype=torch.float64)
+    gram = cosines.double() + _RIDGE * one
+    return one + torch.cat([nonnegative_minimisers(gram, rows) for rows in torch.split(gram, _ROWS)])
+
+
+def nonnegative_minimisers(quadratic: Tensor, linear: Tensor) -> Tensor:
+    r"""For each row b of `linear` the x >= 0 that has the least $\tfrac12 x^\top A x + b^\top x$; [R, K].
+
+    A primal-dual interior-point method (Mehrotra's predictor-corrector) on all rows at once.
+
+    Args:
+        quadratic: A [K, K], positive definite, with entries of about 1.
+        linear: [R, K].
+
+    >>> nonnegative_minimisers(torch.eye(2, dtype=torch.float64), torch.tensor([[-3.0, 2.0]]))
+    tensor([[3., 0.]], dtype=torch.float64)
+    """
+    linear = linear.double()
+    x, z = torch.ones_like(linear), torch.ones_like(linear)  # z: the multipliers of x >= 0
     for _ in range(_MAX_ITERATIONS):
-        residual = gram @ x - pull - level - z + w
-        gap = (below @ z + above @ w) / (2 * len(x))
-        if gap < 1e-20 and residual.abs().max() < 1e-13:
+        residual = x @ quadratic + linear - z
+        gap = (x * z).mean(1, keepdim=True)
+        if gap.max() < 1e-20 and residual.abs().max() < 1e-13:
             break
-        factors = torch.linalg.lu_factor(gram + torch.diag(z / below + w / above))
-        bounds = (below, above, z, w)
-        dx, _, dz, dw = _newton(factors, residual, bounds, torch.zeros_like(x), torch.zeros_like(x))
-        reach = _reach((below, dx), (above, -dx), (z, dz), (w, dw))
-        after = ((below + reach * dx) @ (z + reach * dz) + (above - reach * dx) @ (w + reach * dw)) / (2 * len(x))
-        target = gap * (after / gap) ** 3
-        dx, d_level, dz, dw = _newton(factors, residual, bounds, target - dx * dz, target + dx * dw)
-        step = 0.99 * _reach((below, dx), (above, -dx), (z, dz), (w, dw))
-        x, below, above, level = x + step * dx, below + step * dx, above - step * dx, level + step * d_level
-        z, w = z + step * dz, w + step * dw
-    x = x.clamp(min=0)
-    return x / x.sum()
+        factors = torch.linalg.lu_factor(quadratic + torch.diag_embed(z / x))
+        dx = torch.linalg.lu_solve(*factors, (-residual - z).unsqueeze(2)).squeeze(2)
+        dz = -z - z / x * dx
+        reach = _reach((x, dx), (z, dz))
+        after = ((x + reach * dx) * (z + reach * dz)).mean(1, keepdim=True)
+        target = gap * (after / gap) ** 3 - dx * dz
+        dx = torch.linalg.lu_solve(*factors, (-residual - z + target / x).unsqueeze(2)).squeeze(2)
+        dz = (target - z * dx) / x - z
+        step = 0.99 * _reach((x, dx), (z, dz))
+        x, z = x + step * dx, z + step * dz
+    return x
+
+
+def at_length(weights: Tensor, gram: Tensor, length2: Tensor | float) -> Tensor:
+    """The weights [K], scaled so that the weighted sum of updates has the squared length `length2`.
+
+    All 0 where the updates cancel but for one part in ten thousand: what is left then is rounding, not a direction.
+
+    >>> at_length(torch.tensor([1.0, 2.0]), torch.eye(2), 20.0)
+    tensor([2., 4.])
+    """
+    found2 = weights @ gram @ weights
+    longest2 = (weights.abs() @ gram.diagonal().sqrt()).square()  # if nothing cancelled
+    if not found2 > _STATIONARY**2 * longest2:
+        return torch.zeros_like(weights)
+    return weights * torch.as_tensor(length2 / found2).clamp(min=0).sqrt()
 
 
 def nash_weights(gram: Tensor, power: Tensor, alpha: float = 1.0) -> Tensor:
@@ -132,6 +205,30 @@ def _bargain(gram: Tensor, q: Tensor, alpha: float, w: Tensor) -> Tensor:
                 step = step / 2
         w = w + step * dw
     return w
+
+
+def _interior_point(quadratic: Tensor, linear: Tensor, x: Tensor, radius: float) -> Tensor:
+    """The least x'Ax/2 + b'x with x >= 0, sum 1 and within `radius` of the given x: Mehrotra's predictor-corrector."""
+    below, above = torch.minimum(x, torch.full_like(x, radius)), torch.full_like(x, radius)  # distances to the bounds
+    z, w = torch.ones_like(x), torch.ones_like(x)  # multipliers of the lower and the upper bounds
+    level = torch.zeros((), dtype=x.dtype)  # multiplier of the sum
+    for _ in range(_MAX_ITERATIONS):
+        residual = quadratic @ x + linear - level - z + w
+        gap = (below @ z + above @ w) / (2 * len(x))
+        if gap < 1e-20 and residual.abs().max() < 1e-13:
+            break
+        factors = torch.linalg.lu_factor(quadratic + torch.diag(z / below + w / above))
+        bounds = (below, above, z, w)
+        dx, _, dz, dw = _newton(factors, residual, bounds, torch.zeros_like(x), torch.zeros_like(x))
+        reach = _reach((below, dx), (above, -dx), (z, dz), (w, dw))
+        after = ((below + reach * dx) @ (z + reach * dz) + (above - reach * dx) @ (w + reach * dw)) / (2 * len(x))
+        target = gap * (after / gap) ** 3
+        dx, d_level, dz, dw = _newton(factors, residual, bounds, target - dx * dz, target + dx * dw)
+        step = 0.99 * _reach((below, dx), (above, -dx), (z, dz), (w, dw))
+        x, below, above, level = x + step * dx, below + step * dx, above - step * dx, level + step * d_level
+        z, w = z + step * dz, w + step * dw
+    x = x.clamp(min=0)
+    return x / x.sum()
 
 
 def _newton(
