@@ -22,6 +22,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("term", {"tau": 1.0, "normaliser": "running"}),
     ("q-fedavg", {"placement": "client"}),
     ("alpha-fair", {"alpha": 2.0, "placement": "server"}),
+    ("aaggff", {"setting": "device"}),
     ("ditto", {"over": "fedfv"}),
     ("fednova", {"over": "fedmgda+"}),
 ]

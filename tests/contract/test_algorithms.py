@@ -41,7 +41,13 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("gifair", {"coeff": 0.9, "groups": (0, 0, 1, 1, 2, 2, 0, 1, 2, 3, 3, 3)}),
     ("fedmgda+", {"epsilon": 1.0, "centre": "samples", "global_lr": "median_norm", "decay": 0.5}),
     ("fedmgda+", {"zero_update": "stop"}),
-    ("fairgrad", {"alpha": 0.5, "scale": "unit", "weighting": "uniform"}),
+    ("nash-mtl", {"alpha": 0.5, "scale": "unit", "weighting": "uniform"}),
+    ("aaggff", {"setting": "device", "cdf": "frechet"}),
+    ("adafed", {"gamma": 0.0}),
+    ("adafed", {"gamma": 3.0, "scale": "absolute"}),
+    ("fedmdfg", {"theta": 0.0}),
+    ("feddg-ga", {"step": 5.0, "decay_rounds": 100}),
+    ("drfl", {"q": 3.0, "weighting": "none", "loss_floor": 0.0}),
     ("fedfv", {"alpha": 0.0, "tau": 0, "weighting": "uniform"}),
     ("delta-fl", {"theta": 0.3, "boundary": "split"}),
     ("semi-vred", {"b": 10.0, "side": "both"}),
@@ -323,7 +329,7 @@ def test_what_the_server_must_see_of_a_client() -> None:
     privacy = {name: ALGORITHMS.make(name, REQUIRED.get(name, {})).privacy for name in ALGORITHMS.names()}
     assert privacy["fedavg"] == privacy["propfair"] == privacy["alpha-fair"] == privacy["local-only"] == "sums"
     assert privacy["afl"] == privacy["term"] == privacy["gifair"] == privacy["delta-fl"] == "losses"
-    assert privacy["q-fedavg"] == privacy["fedmgda+"] == privacy["fedfv"] == privacy["fairgrad"] == "updates"
+    assert privacy["q-fedavg"] == privacy["fedmgda+"] == privacy["fedfv"] == privacy["nash-mtl"] == "updates"
 
 
 def test_the_default_order_is_empty() -> None:
