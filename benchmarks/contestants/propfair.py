@@ -32,7 +32,7 @@ def compete(workload: Workload, after_round: After, engine: str = "") -> None:
         batch_size=workload.batch_size,
         participation=workload.cohort if workload.cohort < workload.num_clients else 1.0,
         eval_every=FOR_EVER,
-        watch=watch,
+        after_round=watch,
         **named,
     )
 

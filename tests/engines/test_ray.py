@@ -30,7 +30,7 @@ from propfair.engines.server import Server
 from propfair.engines.session import Engine, Event
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.runs.folder import RunFolder
-from propfair.runs.run import resume, run
+from propfair.runs.launch import resume, run
 from tests.builders import everything, federation_of
 from tests.runs.killed import SETTINGS, content, tiny
 
@@ -142,7 +142,7 @@ def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients:
 def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the extra: pip install 'propfair[sweep]'")
     from propfair.tuning.search import SweepFile, make_sweep
-    from propfair.tuning.studies import Place, Studies
+    from propfair.tuning.studies import Home, Studies
     from propfair.tuning.sweep import Worker
     from propfair.tuning.sweep_ray import run_sweep_on_ray
 
@@ -154,13 +154,13 @@ def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_p
     plan = make_sweep(SweepFile.model_validate(content), run)
     tables: list[Any] = []
     found = run_sweep_on_ray(
-        plan, Place.at(tmp_path / "ray"), address=cluster.address, workers=2, show=tables.append
-    ).outcomes()
-    alone = Worker(plan, Place.at(tmp_path / "alone"))
+        plan, Home.at(tmp_path / "ray"), address=cluster.address, workers=2, show=tables.append
+    ).tested()
+    alone = Worker(plan, Home.at(tmp_path / "alone"))
     alone.work()
-    (expected,) = Studies(plan, alone.place).outcomes()
+    (expected,) = Studies(plan, alone.home).tested()
     assert found[0].winner == expected.winner
-    assert found[0].accuracies[0].tolist() == expected.accuracies[0].tolist()
+    assert found[0].group.values().tolist() == expected.group.values().tolist()
     assert tables[-1][0].ended
 
 

@@ -16,11 +16,13 @@ from propfair.errors import ConfigError
 from propfair.fairness.statistics import summarize
 from propfair.paper import catalogue
 from propfair.paper.catalogue import Scale, load_experiment, load_preset, preset_names
-from propfair.paper.reproduce import NotCompleteError, Reproduced, Settings, plan, reproduce
+from propfair.paper.reproduce import left_to_run, reproduce
+from propfair.paper.reproduced import Reproduced
+from propfair.paper.settings import NotCompleteError, Settings
 from propfair.paper.tables import long_table, table_of, write_reproduction
-from propfair.runs.run import Watch
+from propfair.runs.training import AfterRound
 from propfair.tuning.search import Sweep, load_sweep
-from propfair.tuning.studies import Row
+from propfair.tuning.studies import Tally
 
 EXPERIMENTS = ("cifar10", "cifar100", "tiny-imagenet", "shakespeare")
 ALGORITHMS = {"fedavg", "q-ffl", "afl", "term", "gifair", "fedmgda+", "propfair"}
@@ -37,11 +39,11 @@ class Screen:
         self.said.append(text)
 
     @contextlib.contextmanager
-    def table(self, sweep: Sweep) -> Iterator[Callable[[list[Row]], None]]:
+    def table(self, sweep: Sweep) -> Iterator[Callable[[list[Tally]], None]]:
         yield lambda _: None
 
     @contextlib.contextmanager
-    def run(self, title: str, rounds: int) -> Iterator[Watch]:
+    def run(self, title: str, rounds: int) -> Iterator[AfterRound]:
         yield lambda _: None
 
 
@@ -99,20 +101,21 @@ def test_published_values_are_those_of_tables_4_and_5(experiment: str) -> None:
     assert isinstance(rates, catalogue.Chosen)
     assert isinstance(others, catalogue.Chosen)
     sweep = load_experiment(experiment).sweep("x", "paper", published=True)
-    assert {entrant.label for entrant in sweep.entrants} == ALGORITHMS | {"propfair-auto"}
-    for entrant in sweep.entrants:
-        if entrant.label == "propfair-auto":
+    assert {contestant.label for contestant in sweep.contestants} == ALGORITHMS | {"propfair-auto"}
+    for contestant in sweep.contestants:
+        if contestant.label == "propfair-auto":
             continue
-        assert entrant.fixed["local.lr"] == rates.paper[experiment][entrant.label]
-        if entrant.label in others.parameters:
-            assert entrant.fixed[others.parameters[entrant.label]] == others.paper[experiment][entrant.label]
+        assert contestant.settings["local.lr"] == rates.paper[experiment][contestant.label]
+        if contestant.label in others.parameters:
+            chosen = contestant.settings[others.parameters[contestant.label]]
+            assert chosen == others.paper[experiment][contestant.label]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_of_every_experiment_is_valid(experiment: str, scale: Scale) -> None:
     sweep = load_experiment(experiment).sweep("x", scale, only=sorted(ALGORITHMS))
-    number = sum(sweep.num_trials(entrant) for entrant in sweep.entrants)
+    number = sum(sweep.num_trials(contestant) for contestant in sweep.contestants)
     small = 36 if experiment in ("cifar100", "shakespeare") else 48
     assert number == {"smoke": 0, "small": small, "paper": 72}[scale]  # none where there is nothing to choose
     assert sweep.seeds == ((0,) if scale == "smoke" else (0, 1, 2))
@@ -123,8 +126,8 @@ def test_the_example_with_larger_rates_differs_in_nothing_else() -> None:
     example = load_sweep(Path(__file__).parents[2] / "examples" / "shakespeare-rates.toml")
     small = load_experiment("shakespeare").sweep("x", "small", only=["fedavg", "propfair"])
     assert (example.run, example.search, example.seeds) == (small.run, small.search, small.seeds)
-    for own, other in zip(example.entrants, small.entrants, strict=True):
-        assert (own.label, own.fixed) == (other.label, other.fixed)
+    for own, other in zip(example.contestants, small.contestants, strict=True):
+        assert (own.label, own.settings) == (other.label, other.settings)
         assert {key: values for key, values in own.choices.items() if key != "local.lr"} == {
             key: values for key, values in other.choices.items() if key != "local.lr"
         }
@@ -134,13 +137,13 @@ def test_paper_scale_is_the_papers_protocol() -> None:
     rounds = {"cifar10": 100, "cifar100": 400, "tiny-imagenet": 400, "shakespeare": 100}
     for experiment, expected in rounds.items():
         sweep = load_experiment(experiment).sweep("x", "paper")
-        entrant = next(one for one in sweep.entrants if one.label == "propfair")
-        config = sweep.final_config(entrant, {"algorithm.M": 2.0, "local.lr": 0.1}, 0)
+        contestant = next(one for one in sweep.contestants if one.label == "propfair")
+        config = sweep.final_config(contestant, {"algorithm.M": 2.0, "local.lr": 0.1}, 0)
         assert config.schedule.rounds == expected
         assert (config.local.batch_size, config.local.epochs, config.local.momentum) == (64, 1, 0.0)
-        assert config.make_algorithm().name == "propfair"
-        assert str(config.make_algorithm()) == "propfair(M=2.0, epsilon=0.2, variant=practical)"
-        assert len(entrant.choices["local.lr"]) == 4  # type: ignore[arg-type]
+        assert config.parts.algorithm.name == "propfair"
+        assert str(config.parts.algorithm) == "propfair(M=2.0, epsilon=0.2, variant=practical)"
+        assert len(contestant.choices["local.lr"]) == 4  # type: ignore[arg-type]
 
 
 def test_a_table_of_statistics(out: Path, tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_a_second_call_says_the_same_and_runs_nothing(out: Path) -> None:
     assert again.numbers == before.numbers
     assert len(screen.said) == 1
     assert {path: path.stat().st_mtime_ns for path in out.rglob("status.json")} == times
-    for _, _, left in plan("table6-cifar10", Settings(scale="smoke", out=out)):
+    for _, _, left in left_to_run("table6-cifar10", Settings(scale="smoke", out=out)):
         assert left.nothing
 
 
@@ -229,7 +232,7 @@ def test_examples_are_drawn(out: Path, tmp_path: Path) -> None:
 
 
 def test_published_values_one_algorithm_one_seed(out: Path) -> None:
-    changed = ("schedule.rounds=1", f"data.folder={out}")
+    changed = {"schedule.rounds": 1, "data.folder": str(out)}
     table = redo("table6-cifar10", out, published=True, only=("fedavg",), seeds=(3,), overrides=changed)
     assert {number.row for number in table.numbers} == {"fedavg"}
     assert "changed settings: schedule.rounds=1" in table.notes
@@ -237,7 +240,7 @@ def test_published_values_one_algorithm_one_seed(out: Path) -> None:
 
 def test_notes_say_how_models_were_initialised(out: Path, tmp_path: Path) -> None:
     assert "common initialisation" in " ".join(redo("table6-cifar10", out, only=("fedavg",)).notes)
-    table = redo("table6-cifar10", tmp_path, only=("fedavg",), overrides=("init=independent", "schedule.rounds=1"))
+    table = redo("table6-cifar10", tmp_path, only=("fedavg",), overrides={"init": "independent", "schedule.rounds": 1})
     assert "each client initialised by itself" in " ".join(table.notes)
     assert "common" not in " ".join(table.notes)
 

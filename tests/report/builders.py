@@ -8,8 +8,9 @@ import torch
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.core.messages import Reports
-from propfair.runs.folder import Checkpoint, RunFolder, RunState
+from propfair.runs.folder import Checkpoint, RunFolder
 from propfair.runs.records import Records
+from propfair.runs.run import RunState
 
 
 def write_run(

@@ -13,29 +13,28 @@ from propfair.errors import ConfigError, DataError
 from propfair.fairness.certificate import certificate
 from propfair.fairness.statistics import summarize
 from propfair.report.curves import relative_weights, statistics_over_rounds
-from propfair.report.document import make_document, read_all
+from propfair.report.document import make_document
 from propfair.report.figures import FIGURES, draw_figure
-from propfair.report.groups import Measure, Trial, sort_runs
 from propfair.report.page import embed, render
-from propfair.report.runs import read_run
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
+from propfair.runs.grouping import Comparison, by_clients
+from propfair.runs.measures import ACCURACY, Measure
+from propfair.runs.reading import read_run, read_runs
 from tests.report.builders import write_run
 
-ACCURACY = Measure("test/accuracy")
 
-
-def trial_of(folder: Path) -> Trial:
-    runs, problems = read_all([folder])
+def comparison_of(folder: Path) -> Comparison:
+    runs, problems = read_runs([folder])
     assert not problems
-    (trial,) = sort_runs(runs)
-    return trial
+    (comparison,) = by_clients(runs)
+    return comparison
 
 
 def test_statistics_are_those_of_the_theory(tmp_path: Path) -> None:
     values = [0.2, 0.4, 0.9, 0.9]
     write_run(tmp_path / "r", num_clients=4, accuracy=values)
-    runs, _ = read_all([tmp_path])
+    runs, _ = read_runs([tmp_path])
     trial = make_document(runs, [])["trials"][0]
     expected = summarize(values, weights=trial["sizes"]["train"]).as_dict()
     for name, (mean, std) in trial["groups"][0]["statistics"]["test/accuracy"].items():
@@ -49,21 +48,23 @@ def test_statistics_are_those_of_the_theory(tmp_path: Path) -> None:
 
 def test_curves_are_statistics_of_each_round(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", num_clients=20, rounds=4, eval_every=2))
-    for key in ("test/accuracy", "test/loss"):
-        found = statistics_over_rounds(run.measured[key], Measure(key))
-        for position, row in enumerate(run.measured[key].values):
-            expected = summarize(row, higher_is_better=key.endswith("accuracy"))
+    for measure in run.measures:
+        series = run.measured(measure)
+        assert series is not None
+        found = statistics_over_rounds(series, measure)
+        for position, row in enumerate(series.values):
+            expected = summarize(row, higher_is_better=measure.metric == "accuracy")
             for name, line in found.items():
                 assert line[position] == pytest.approx(getattr(expected, name))
 
 
 def test_the_verdict_is_the_certificate(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", name="even", algorithm="a", num_clients=3, accuracy=[0.5, 0.5, 0.5])
-    write_run(tmp_path / "b", name="steep", algorithm="b", num_clients=3, accuracy=[0.9, 0.3, 0.3])
-    trial = trial_of(tmp_path)
-    found = judge(trial, ACCURACY)
+    write_run(tmp_path / "a", name="even", algorithm="even", num_clients=3, accuracy=[0.5, 0.5, 0.5])
+    write_run(tmp_path / "b", name="steep", algorithm="steep", num_clients=3, accuracy=[0.9, 0.3, 0.3])
+    comparison = comparison_of(tmp_path)
+    found = judge(comparison, ACCURACY)
     assert isinstance(found, Verdicts)
-    expected = certificate([[0.9, 0.3, 0.3]], [0.5, 0.5, 0.5], trial.clients.sizes["train"])
+    expected = certificate([[0.9, 0.3, 0.3]], [0.5, 0.5, 0.5], comparison.clients.sizes["train"])
     assert found.values[0, 1] == pytest.approx(expected.values[0])
     assert found.best == 0
     assert found.words[0].startswith(("proportionally fair against this model", "undecided"))
@@ -77,10 +78,10 @@ def test_over_seeds_the_verdict_is_a_mean_of_pairs(tmp_path: Path) -> None:
     for seed, (a, b) in enumerate([([0.5, 0.5], [0.6, 0.5]), ([0.4, 0.5], [0.5, 0.5])]):
         write_run(tmp_path / f"a{seed}", name="a", algorithm="a", seed=seed, num_clients=2, accuracy=a)
         write_run(tmp_path / f"b{seed}", name="b", algorithm="b", seed=seed, num_clients=2, accuracy=b)
-    trial = trial_of(tmp_path)
-    found = judge(trial, ACCURACY)
+    comparison = comparison_of(tmp_path)
+    found = judge(comparison, ACCURACY)
     assert isinstance(found, Verdicts)
-    share = trial.clients.sizes["train"][0] / sum(trial.clients.sizes["train"])
+    share = comparison.clients.sizes["train"][0] / sum(comparison.clients.sizes["train"])
     assert found.values[0, 1] == pytest.approx(share * (0.1 / 0.5 + 0.1 / 0.4) / 2)
     assert found.over[0][1] == "seeds"
 
@@ -88,7 +89,7 @@ def test_over_seeds_the_verdict_is_a_mean_of_pairs(tmp_path: Path) -> None:
 def test_a_client_at_zero_leaves_the_verdict_undefined(tmp_path: Path) -> None:
     write_run(tmp_path / "a", name="a", algorithm="a", num_clients=2, accuracy=[0.0, 0.9], clients=("Ann", "Bob"))
     write_run(tmp_path / "b", name="b", algorithm="b", num_clients=2, accuracy=[0.4, 0.4], clients=("Ann", "Bob"))
-    found = judge(trial_of(tmp_path), ACCURACY)
+    found = judge(comparison_of(tmp_path), ACCURACY)
     assert isinstance(found, Verdicts)
     assert found.words[0] == "undefined: a leaves client Ann at 0, and a relative change from 0 has no value"
     assert found.best == 1
@@ -97,7 +98,7 @@ def test_a_client_at_zero_leaves_the_verdict_undefined(tmp_path: Path) -> None:
 def test_clients_without_test_data_are_left_out_and_counted(tmp_path: Path) -> None:
     for name in "ab":
         write_run(tmp_path / name, name=name, algorithm=name, num_clients=3, accuracy=[0.5, 0.6, np.nan])
-    found = judge(trial_of(tmp_path), ACCURACY)
+    found = judge(comparison_of(tmp_path), ACCURACY)
     assert isinstance(found, Verdicts)
     assert found.left_out == 1
 
@@ -106,14 +107,14 @@ def test_clients_without_test_data_are_left_out_and_counted(tmp_path: Path) -> N
     ("runs", "measure", "reason"),
     [
         (["a"], ACCURACY, "needs a second run"),
-        (["a", "b"], Measure("test/loss"), "needs utilities"),
-        (["a", "b"], Measure("train/accuracy"), "no train accuracy yet"),
+        (["a", "b"], Measure("test", "loss"), "needs utilities"),
+        (["a", "b"], Measure("train"), "no train accuracy yet"),
     ],
 )
 def test_no_certificate_without_a_reason(tmp_path: Path, runs: list[str], measure: Measure, reason: str) -> None:
     for name in runs:
         write_run(tmp_path / name, name=name, algorithm=name)
-    found = judge(trial_of(tmp_path), measure)
+    found = judge(comparison_of(tmp_path), measure)
     assert isinstance(found, str)
     assert reason in found
 
@@ -123,13 +124,15 @@ def test_relative_weights_are_one_where_data_decides(tmp_path: Path) -> None:
     found = relative_weights(run)
     assert found is not None
     share = np.array(run.clients.sizes["train"]) / sum(run.clients.sizes["train"])
-    np.testing.assert_allclose(found.values * share, run.rounds["weight"].values)
+    weight = run.series("round", "weight")
+    assert weight is not None
+    np.testing.assert_allclose(found.values * share, weight.values)
 
 
 def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", name="fair", algorithm="a", num_clients=10, accuracy=[0.6] * 10)
-    write_run(tmp_path / "b", name="steep", algorithm="b", num_clients=10, accuracy=[0.3] + [0.8] * 9)
-    first, second = headline(trial_of(tmp_path), ACCURACY)
+    write_run(tmp_path / "a", name="fair", algorithm="fair", num_clients=10, accuracy=[0.6] * 10)
+    write_run(tmp_path / "b", name="steep", algorithm="steep", num_clients=10, accuracy=[0.3] + [0.8] * 9)
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
     assert first == (
         "fair serves the worst 10 % of clients best: 60.0 % accuracy, against 30.0 % under steep, which has the best "
         "mean (one seed: no spread is known)."
@@ -141,7 +144,7 @@ def test_a_difference_within_the_spread_is_no_finding(tmp_path: Path) -> None:
     for seed, shift in enumerate((0.0, 0.1)):
         write_run(tmp_path / f"a{seed}", name="a", algorithm="a", seed=seed, num_clients=2, accuracy=[0.5 + shift] * 2)
         write_run(tmp_path / f"b{seed}", name="b", algorithm="b", seed=seed, num_clients=2, accuracy=[0.51 + shift] * 2)
-    first, second = headline(trial_of(tmp_path), ACCURACY)
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
     assert "less than the spread over seeds" in first
     assert "costs the average client nothing" in second
 
@@ -156,7 +159,7 @@ def test_embedded_text_can_not_leave_its_element(text: str) -> None:
 def test_hostile_names_are_escaped_everywhere_on_the_page(tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script>"
     write_run(tmp_path / "r", name=hostile, note=hostile, clients=tuple(f"{hostile}{k}" for k in range(10)))
-    runs, problems = read_all([tmp_path])
+    runs, problems = read_runs([tmp_path])
     page = render(make_document(runs, problems, title=hostile))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page  # the title
@@ -165,7 +168,7 @@ def test_hostile_names_are_escaped_everywhere_on_the_page(tmp_path: Path) -> Non
 
 def test_the_page_is_the_same_for_the_same_document(tmp_path: Path) -> None:
     write_run(tmp_path / "r")
-    runs, problems = read_all([tmp_path])
+    runs, problems = read_runs([tmp_path])
     document = make_document(runs, problems)
     assert render(document) == render(document)
     assert "connect-src 'none'" in render(document)
@@ -176,7 +179,7 @@ def test_large_reports_keep_their_size(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("propfair.report.document.MAX_VALUES", 2000)
     for seed in range(4):
         write_run(tmp_path / str(seed), seed=seed, num_clients=20, rounds=60, eval_every=2)
-    runs, _ = read_all([tmp_path])
+    runs, _ = read_runs([tmp_path])
     (trial,) = make_document(runs, [])["trials"]
     for run in trial["runs"]:
         assert run["heat"]["weight"]["thinned"]
@@ -188,9 +191,9 @@ def test_large_reports_keep_their_size(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", FIGURES)
 def test_figures_are_drawn(tmp_path: Path, kind: str) -> None:
     for seed in (0, 1):
-        write_run(tmp_path / f"a{seed}", name="a $x$", algorithm="a", seed=seed)
+        write_run(tmp_path / f"a{seed}", name="a", algorithm="a $x$", seed=seed)
         write_run(tmp_path / f"b{seed}", name="b", algorithm="b", seed=seed, skill=0.6)
-    runs, _ = read_all([tmp_path])
+    runs, _ = read_runs([tmp_path])
     for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
         path = tmp_path / f"{kind}{ending}"
         draw_figure(kind, runs, path)
@@ -202,7 +205,7 @@ def test_figures_are_drawn(tmp_path: Path, kind: str) -> None:
 
 def test_a_figure_says_what_it_can_not_draw(tmp_path: Path) -> None:
     write_run(tmp_path / "a", name="a", algorithm="a")
-    runs, _ = read_all([tmp_path])
+    runs, _ = read_runs([tmp_path])
     with pytest.raises(ConfigError, match=r"unknown figure 'trde'\. Did you mean 'trade'"):
         draw_figure("trde", runs, tmp_path / "x.png")
     with pytest.raises(ConfigError, match=r"ends in \.png, \.pdf, \.svg"):
@@ -215,4 +218,4 @@ def test_a_figure_says_what_it_can_not_draw(tmp_path: Path) -> None:
         draw_figure("certificate", runs, tmp_path / "x.png")
     write_run(tmp_path / "b", name="b", num_clients=3)
     with pytest.raises(DataError, match="2 sets of clients"):
-        draw_figure("trade", read_all([tmp_path])[0], tmp_path / "x.png")
+        draw_figure("trade", read_runs([tmp_path])[0], tmp_path / "x.png")

@@ -15,14 +15,14 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from propfair.errors import ConfigError
-from propfair.report.live import Source, make_server
+from propfair.report.live import LiveDocument, make_server
 from tests.report.builders import write_run
 from tests.report.conftest import eventually
 
 
 @contextmanager
 def serving(*places: Path, interval: float = 0.2) -> Iterator[int]:
-    server = make_server(Source(places), "127.0.0.1", 0, interval)
+    server = make_server(LiveDocument(places), "127.0.0.1", 0, interval)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -45,7 +45,7 @@ def ask(
 
 
 def test_serves_the_page_and_its_data(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", name="first")
+    write_run(tmp_path / "run", name="first", algorithm="first")
     with serving(tmp_path) as port:
         answer, page = ask(port)
         assert answer.status == 200
@@ -92,7 +92,7 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     with serving(tmp_path) as port, pytest.raises(ConfigError, match=f"can't listen on 127.0.0.1:{port}"):
-        make_server(Source([tmp_path]), "127.0.0.1", port, 1)
+        make_server(LiveDocument([tmp_path]), "127.0.0.1", port, 1)
 
 
 def test_the_page_follows_what_is_written(browser: Browser, tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from propfair.errors import DataError
-from propfair.report.document import read_all
-from propfair.report.find import find_runs
-from propfair.report.groups import sort_runs
-from propfair.report.runs import Series, read_run
+from propfair.runs.grouping import by_clients
+from propfair.runs.measures import ACCURACY, Measure, Series
+from propfair.runs.reading import find_runs, read_run, read_runs
 from tests.report.builders import write_run
 
 
@@ -33,8 +32,8 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
     (half / "status.json").unlink()
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
-    runs, problems = read_all([good, half, tmp_path / "empty", tmp_path / "file", tmp_path / "missing"])
-    assert [run.path for run in runs] == [good]
+    runs, problems = read_runs([good, half, tmp_path / "empty", tmp_path / "file", tmp_path / "missing"])
+    assert [run.folder for run in runs] == [good]
     said = {problem.path.name: str(problem) for problem in problems}
     assert "no status.json" in said["half"]
     assert "not a run folder" in said["empty"]
@@ -72,8 +71,8 @@ def test_a_spoilt_folder_is_a_problem_and_the_others_are_read(tmp_path: Path, sp
     bad, good = write_run(tmp_path / "bad"), write_run(tmp_path / "good")
     assert callable(spoil)
     spoil(bad)
-    runs, problems = read_all([tmp_path])
-    assert [run.path for run in runs] == [good]
+    runs, problems = read_runs([tmp_path])
+    assert [run.folder for run in runs] == [good]
     assert len(problems) == 1
     assert said in str(problems[0])
     assert "bad" in str(problems[0])
@@ -83,24 +82,34 @@ def test_a_run_is_read_as_it_was_recorded(tmp_path: Path) -> None:
     values = [0.1, 0.5, 0.9]
     run = read_run(write_run(tmp_path / "r", name="x, seed 3", seed=3, num_clients=3, rounds=4, eval_every=2,
                              accuracy=values))  # fmt: skip
-    assert (run.label, run.seed, run.total_rounds, run.personal) == ("x", 3, 4, False)
-    assert run.measured["test/accuracy"].rounds.tolist() == [2, 4]
-    np.testing.assert_allclose(run.measured["test/accuracy"].last, values)
-    np.testing.assert_allclose(run.measured["test/loss"].values[0], 2 - np.array(values) / 2)
-    assert run.rounds["weight"].values.shape == (4, 3)
-    np.testing.assert_allclose(run.rounds["weight"].values.sum(axis=1), 1)
+    assert (run.label, run.name, run.seed, run.total_rounds, run.personal) == ("fedavg", "x, seed 3", 3, 4, False)
+    accuracy, loss = run.measured(ACCURACY), run.measured(Measure("test", "loss"))
+    weight = run.series("round", "weight")
+    assert accuracy is not None
+    assert loss is not None
+    assert weight is not None
+    assert accuracy.rounds.tolist() == [2, 4]
+    np.testing.assert_allclose(accuracy.last, values)
+    np.testing.assert_array_equal(run.values(), accuracy.last)
+    np.testing.assert_allclose(loss.values[0], 2 - np.array(values) / 2)
+    assert weight.values.shape == (4, 3)
+    np.testing.assert_allclose(weight.values.sum(axis=1), 1)
+    assert run.series("round", "weight") is weight  # made once
+    assert run.series("test", "luck") is None
 
 
 def test_personal_models_take_the_place_of_the_global_one(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", personal=True))
     assert run.personal
-    assert set(run.measured) == {"test/accuracy", "test/loss"}
+    assert run.measures == (Measure("test", "accuracy"), Measure("test", "loss"))
 
 
 def test_a_run_that_goes_on_is_read(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", state="running", rounds=10, eval_every=1))
     assert run.status.state == "running"
-    assert run.measured["test/accuracy"].rounds.tolist() == [1, 2, 3, 4, 5]
+    accuracy = run.measured(ACCURACY)
+    assert accuracy is not None
+    assert accuracy.rounds.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_series_are_thinned_without_losing_their_end() -> None:
@@ -123,8 +132,8 @@ def test_seeds_of_one_setting_are_one_group(tmp_path: Path) -> None:
         write_run(tmp_path / f"p{seed}", name=f"propfair, seed {seed}", algorithm="propfair", seed=seed)
     write_run(tmp_path / "f", name="fedavg", started="2025-01-01T00:00:00+00:00")
     write_run(tmp_path / "other", name="fedavg", num_clients=5)
-    runs, _ = read_all([tmp_path])
-    first, second = sort_runs(runs)
+    runs, _ = read_runs([tmp_path])
+    first, second = by_clients(runs)
     assert [group.label for group in first.groups] == ["fedavg", "propfair"]  # by start
     assert [run.seed for run in first.groups[1].runs] == [0, 1]
     assert first.differing == ["algorithm.name"]
@@ -134,17 +143,17 @@ def test_seeds_of_one_setting_are_one_group(tmp_path: Path) -> None:
 def test_the_same_seed_twice_is_no_second_seed(tmp_path: Path) -> None:
     write_run(tmp_path / "monday" / "r")
     write_run(tmp_path / "friday" / "r")
-    runs, _ = read_all([tmp_path])
-    (trial,) = sort_runs(runs)
-    assert sorted(group.label for group in trial.groups) == ["fedavg (friday)", "fedavg (monday)"]
+    runs, _ = read_runs([tmp_path])
+    (comparison,) = by_clients(runs)
+    assert sorted(group.label for group in comparison.groups) == ["fedavg (friday)", "fedavg (monday)"]
 
 
 def test_labels_tell_settings_apart(tmp_path: Path) -> None:
     for number, M in enumerate((2, 3, 3)):
         write_run(tmp_path / f"r{number}", name="propfair", algorithm="propfair", settings=f"M = {M}")
-    runs, _ = read_all([tmp_path])
-    labels = [group.label for group in sort_runs(runs)[0].groups]
-    assert labels[0] == "propfair (algorithm.M=2)"
+    runs, _ = read_runs([tmp_path])
+    labels = [group.label for group in by_clients(runs)[0].groups]
+    assert labels[0] == "propfair(M=2)"
     assert len(set(labels)) == 3
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from propfair.runs.config import RunConfig, make_config
+from propfair.runs.launch import resume, run
 from propfair.runs.result import Result
-from propfair.runs.run import resume, run
 
 SETTINGS = (
     "data=synthetic",
@@ -31,7 +31,7 @@ def tiny(*overrides: str, rounds: int) -> RunConfig:
 def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
     """A child of a server that has imported torch already, so that it is at work at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["propfair.runs.run", "propfair.algorithms"])
+    context.set_forkserver_preload(["propfair.runs.launch", "propfair.algorithms"])
     child = context.Process(target=target, args=arguments)
     child.start()
     return child

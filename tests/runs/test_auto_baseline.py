@@ -10,7 +10,7 @@ import torch
 from propfair.algorithms import ALGORITHMS, Cohort
 from propfair.algorithms.propfair import PropFair
 from propfair.errors import ConfigError
-from propfair.runs.run import resume, run
+from propfair.runs.launch import resume, run
 from propfair.runs.training import Progress
 from tests.runs.killed import content, tiny
 
@@ -48,7 +48,7 @@ def test_it_resumes_with_the_same_bits(tmp_path: Path) -> None:
 
     config = tiny("algorithm=ditto", "algorithm.over=propfair", "algorithm.options.M=auto", rounds=6)
     run(config, tmp_path / "whole", name="tiny")
-    run(config, tmp_path / "stopped", name="tiny", watch=stop)
+    run(config, tmp_path / "stopped", name="tiny", after_round=stop)
     resume(tmp_path / "stopped")
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 

@@ -9,10 +9,14 @@ import pytest
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.certificate import certificate
 from propfair.report.relative import draw_relative
-from propfair.runs.certify import Utility, certify, group, hits
+from propfair.runs.again import hits
+from propfair.runs.building import build_federation
+from propfair.runs.certificate import Utility, certify
 from propfair.runs.config import RunConfig
-from propfair.runs.run import build_federation, run
-from propfair.runs.saved import SavedRun
+from propfair.runs.grouping import group_runs
+from propfair.runs.launch import run
+from propfair.runs.reading import read_run
+from propfair.runs.run import Run
 from tests.runs import killed
 
 
@@ -21,19 +25,19 @@ def tiny(*overrides: str, rounds: int) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     home = tmp_path_factory.mktemp("runs")
     for algorithm in ("propfair", "fedavg"):
         for seed in (0, 1, 2):
             run(tiny(f"algorithm={algorithm}", f"seed={seed}", rounds=3), home / f"{algorithm}-{seed}")
     run(tiny("data.num_clients=5", rounds=1), home / "elsewhere")
-    return {path.name: SavedRun.read(path) for path in home.iterdir()}
+    return {path.name: read_run(path) for path in home.iterdir()}
 
 
-def test_one_seed_each(runs: dict[str, SavedRun]) -> None:
+def test_one_seed_each(runs: dict[str, Run]) -> None:
     found = certify([runs["propfair-0"]], [runs["fedavg-0"]])
     star, other = runs["propfair-0"], runs["fedavg-0"]
-    expected = certificate(other.accuracy(), star.accuracy(), star.shares)
+    expected = certificate(other.values(), star.values(), star.shares)
     assert found.certificate.values == pytest.approx(expected.values)
     assert found.certificate.relative == pytest.approx(expected.relative)
     (interval,) = found.intervals
@@ -43,12 +47,12 @@ def test_one_seed_each(runs: dict[str, SavedRun]) -> None:
     assert found.certificate.names == ("fedavg",)
 
 
-def test_seeds_are_one_model_and_pair_up(runs: dict[str, SavedRun]) -> None:
+def test_seeds_are_one_model_and_pair_up(runs: dict[str, Run]) -> None:
     others = [runs[f"{name}-{seed}"] for seed in (2, 1, 0) for name in ("fedavg", "propfair")]
-    found = certify([runs["propfair-0"]], [other for other in others if other.path != runs["propfair-0"].path])
+    found = certify([runs["propfair-0"]], [other for other in others if other.folder != runs["propfair-0"].folder])
     assert found.reference.by_seed.keys() == {0, 1, 2}
     values = [
-        certificate(runs[f"fedavg-{s}"].accuracy(), runs[f"propfair-{s}"].accuracy(), runs["fedavg-0"].shares).values[0]
+        certificate(runs[f"fedavg-{s}"].values(), runs[f"propfair-{s}"].values(), runs["fedavg-0"].shares).values[0]
         for s in (0, 1, 2)
     ]
     assert found.certificate.values[0] == pytest.approx(np.mean(values))
@@ -58,7 +62,7 @@ def test_seeds_are_one_model_and_pair_up(runs: dict[str, SavedRun]) -> None:
     assert min(values) - 1e-12 <= interval.low <= interval.high <= max(values) + 1e-12
 
 
-def test_uniform_weights_and_losses(runs: dict[str, SavedRun]) -> None:
+def test_uniform_weights_and_losses(runs: dict[str, Run]) -> None:
     star, other = runs["propfair-0"], runs["fedavg-0"]
     found = certify([star], [other], utility=Utility("test", M=20.0), weights="uniform")
     u, u_star = (20 - one.evaluation("test").loss.numpy() for one in (other, star))
@@ -66,13 +70,13 @@ def test_uniform_weights_and_losses(runs: dict[str, SavedRun]) -> None:
     assert found.intervals == (None,)
 
 
-def test_paired_intervals_run_the_models_again(runs: dict[str, SavedRun]) -> None:
+def test_paired_intervals_run_the_models_again(runs: dict[str, Run]) -> None:
     star, other = runs["propfair-0"], runs["fedavg-0"]
     federation = build_federation(tiny(rounds=1))
     own = hits(star, federation, "test")
-    sizes = np.array(star.clients["sizes"]["test"])
+    sizes = np.array(star.clients.sizes["test"])
     owner = np.repeat(np.arange(4), sizes)
-    assert np.bincount(owner, weights=own) / sizes == pytest.approx(star.accuracy())
+    assert np.bincount(owner, weights=own) / sizes == pytest.approx(star.values())
     loose, tight = (certify([star], [other], paired=data).intervals[0] for data in (None, federation))
     assert loose is not None
     assert tight is not None
@@ -81,12 +85,12 @@ def test_paired_intervals_run_the_models_again(runs: dict[str, SavedRun]) -> Non
         certify([star], [other], paired=build_federation(tiny("data.num_clients=5", rounds=1)))
 
 
-def test_other_clients_are_refused(runs: dict[str, SavedRun]) -> None:
+def test_other_clients_are_refused(runs: dict[str, Run]) -> None:
     with pytest.raises(DataError, match="do not have the same clients: the fingerprints"):
         certify([runs["propfair-0"]], [runs["elsewhere"]])
 
 
-def test_nothing_to_compare_with(runs: dict[str, SavedRun]) -> None:
+def test_nothing_to_compare_with(runs: dict[str, Run]) -> None:
     with pytest.raises(ConfigError, match="nothing to certify against"):
         certify([runs["propfair-0"]], [runs["propfair-1"]])
     with pytest.raises(ConfigError, match="no seed in common"):
@@ -97,19 +101,19 @@ def test_nothing_to_compare_with(runs: dict[str, SavedRun]) -> None:
         certify([runs["propfair-0"]], [runs["fedavg-0"]], utility=Utility("train"))
 
 
-def test_a_client_with_nothing_is_an_error(runs: dict[str, SavedRun]) -> None:
+def test_a_client_with_nothing_is_an_error(runs: dict[str, Run]) -> None:
     low = float(runs["propfair-0"].evaluation("test").loss.max()) - 1e-3
     with pytest.raises(DataError, match="must be > 0 for every client"):
         certify([runs["propfair-0"]], [runs["fedavg-0"]], utility=Utility("test", M=low))
 
 
-def test_the_same_seed_twice_is_no_second_seed(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+def test_the_same_seed_twice_is_no_second_seed(runs: dict[str, Run], tmp_path: Path) -> None:
     run(tiny("algorithm=fedavg", rounds=3), tmp_path / "copy")
-    models = group([runs["fedavg-0"], SavedRun.read(tmp_path / "copy")])
+    models = group_runs([runs["fedavg-0"], read_run(tmp_path / "copy")])
     assert [model.label for model in models] == ["fedavg (fedavg-0)", "fedavg (copy)"]
 
 
-def test_json_and_picture(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+def test_json_and_picture(runs: dict[str, Run], tmp_path: Path) -> None:
     found = certify([runs["propfair-0"]], [runs["fedavg-0"], runs["fedavg-1"]])
     content = json.loads(json.dumps(found.as_dict()))
     assert content["against"][0]["model"] == "fedavg"

@@ -13,7 +13,7 @@ from propfair import files
 from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
-from propfair.runs.run import run
+from propfair.runs.launch import run
 
 TINY = ["model=logistic", "schedule.rounds=2", "schedule.eval_every=1", "data.num_clients=4"]
 

@@ -4,8 +4,9 @@ import torch
 
 from propfair.core.client import run_client
 from propfair.core.params import FlatModel
+from propfair.runs.building import build_federation, build_model, build_workload
 from propfair.runs.config import make_config
-from propfair.runs.run import build_federation, build_model, build_workload, run
+from propfair.runs.launch import run
 
 TINY = ["model=logistic", "schedule.rounds=1", "data.num_clients=4", "local.lr=0.0", "algorithm=fedavg"]
 

@@ -12,8 +12,8 @@ import pytest
 from propfair.errors import ConfigError, MissingExtraError, PropFairWarning
 from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
+from propfair.runs.launch import resume, run
 from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks, flat
-from propfair.runs.run import resume, run
 from propfair.runs.training import Progress
 from tests.runs.killed import tiny
 
@@ -52,7 +52,7 @@ def test_the_csv_file_forgets_rounds_that_are_run_again(tmp_path: Path) -> None:
 def test_tensorboard(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     config = tiny('log=["tensorboard"]', rounds=5)
-    run(config, tmp_path / "run", watch=stop)
+    run(config, tmp_path / "run", after_round=stop)
     resume(tmp_path / "run")
     found = events.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     found.Reload()
@@ -68,7 +68,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    run(tiny('log=["mlflow:experiment=mine"]', rounds=5), tmp_path / "run", watch=stop)
+    run(tiny('log=["mlflow:experiment=mine"]', rounds=5), tmp_path / "run", after_round=stop)
     resume(tmp_path / "run")
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mine")
@@ -128,5 +128,5 @@ def test_logs_survive_the_config_round_trip(tmp_path: Path) -> None:
     config = make_config({}, ['log=["mlflow:experiment=a b", "wandb"]'])
     run(tiny(rounds=1), tmp_path / "run")
     assert RunFolder.open(tmp_path / "run").config_text.count("log = []") == 1
-    assert make_config({"log": list(config.log)}).make_loggers() == config.make_loggers()
+    assert make_config({"log": list(config.log)}).parts.loggers == config.parts.loggers
     assert flat({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}

@@ -14,7 +14,7 @@ import torch
 from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.runs.folder import RunFolder
-from propfair.runs.run import resume, run
+from propfair.runs.launch import resume, run
 from propfair.runs.training import Progress
 from tests.runs.killed import content, run_or_resume, start, tiny, train, train_and_die
 
@@ -36,13 +36,13 @@ def _stop_at(number: int, signal_: signal.Signals = signal.SIGTERM) -> Callable[
 def test_a_signal_stops_after_the_round_and_resume_goes_on(tmp_path: Path, signal_: signal.Signals) -> None:
     config, handler = tiny(rounds=9), signal.getsignal(signal_)
     whole = run(config, tmp_path / "whole", name="tiny")
-    stopped = run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(5, signal_))
+    stopped = run(config, tmp_path / "stopped", name="tiny", after_round=_stop_at(5, signal_))
     assert stopped.state == "interrupted"
     assert stopped.rounds == 5
     assert signal_.name in stopped.reason
     assert RunFolder.open(tmp_path / "stopped").status["state"] == "interrupted"
     seen: list[int] = []
-    resumed = resume(tmp_path / "stopped", watch=lambda now: seen.append(now.round))
+    resumed = resume(tmp_path / "stopped", after_round=lambda now: seen.append(now.round))
     assert seen == [6, 7, 8, 9]
     assert resumed.state == "finished"
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
@@ -56,7 +56,7 @@ def test_every_algorithm_resumes(tmp_path: Path, name: str) -> None:
     options = [f"algorithm={name}", "server.participation=0.5", *(["algorithm.coeff=0.5"] if name == "gifair" else [])]
     config = tiny(*options, rounds=4)
     run(config, tmp_path / "whole", name="tiny")
-    run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(2))
+    run(config, tmp_path / "stopped", name="tiny", after_round=_stop_at(2))
     resume(tmp_path / "stopped")
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
@@ -72,10 +72,10 @@ def test_evaluations_and_dropped_clients_survive(tmp_path: Path) -> None:
     whole = run(config, tmp_path / "whole")
     assert whole.state == "failed"
     config = tiny(rounds=8)
-    stopped = run(config, tmp_path / "stopped", watch=_stop_at(7))
+    stopped = run(config, tmp_path / "stopped", after_round=_stop_at(7))
     folder = RunFolder.open(tmp_path / "stopped")
     assert folder.status["rounds"] == 7
-    again = resume(tmp_path / "stopped", watch=_stop_at(8))
+    again = resume(tmp_path / "stopped", after_round=_stop_at(8))
     assert again.state == "finished"
     assert again.evaluations["test"].accuracy.isfinite().all()
     assert stopped.evaluations["test"].loss.isfinite().all()
@@ -129,7 +129,7 @@ def test_killed_at_20_random_instants(tmp_path: Path) -> None:
 def _interrupted(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     config = tiny(rounds=8)
     run(config, tmp_path / "whole", name="tiny")
-    run(config, tmp_path / "stopped", name="tiny", watch=_stop_at(6))
+    run(config, tmp_path / "stopped", name="tiny", after_round=_stop_at(6))
     return tmp_path / "stopped", content(tmp_path / "whole")
 
 
@@ -147,10 +147,10 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: 
         path.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
     seen: list[int] = []
     if name.startswith("checkpoint") and damage == "gone":  # as if it had never been written
-        resume(folder, watch=lambda now: seen.append(now.round))
+        resume(folder, after_round=lambda now: seen.append(now.round))
     else:
         with pytest.warns(PropFairWarning, match="checkpoint-00000006.json is damaged"):
-            resume(folder, watch=lambda now: seen.append(now.round))
+            resume(folder, after_round=lambda now: seen.append(now.round))
     assert seen[0] == 5
     assert content(folder) == expected
 

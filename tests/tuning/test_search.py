@@ -35,40 +35,40 @@ def load(tmp_path: Path, text: str, *overrides: str, **options: object):  # type
 def test_grids_are_crossed_and_own_values_win(tmp_path: Path) -> None:
     sweep = load(tmp_path, GOOD, "schedule.rounds=7")
     assert sweep.name == "sweep"
-    fedavg, propfair, printed = sweep.entrants
+    fedavg, propfair, printed = sweep.contestants
     assert fedavg.grid() == [{"local.lr": 0.1}, {"local.lr": 0.5}]
     assert propfair.grid() == [{"local.lr": lr, "algorithm.M": M} for lr in (0.1, 0.5) for M in (2.0, 5.0)]
     assert printed.grid() == [{}]
     config = sweep.trial_config(propfair, propfair.grid()[3])
-    assert str(config.make_algorithm()) == "propfair(M=5.0, epsilon=0.1, variant=practical)"
+    assert str(config.parts.algorithm) == "propfair(M=5.0, epsilon=0.1, variant=practical)"
     assert (config.local.lr, config.schedule.rounds) == (0.5, 7)
     config = sweep.final_config(printed, {}, seed=3)
-    assert (config.local.lr, config.seed, config.make_algorithm().name) == (0.3, 3, "propfair")
+    assert (config.local.lr, config.seed, config.parts.algorithm.name) == (0.3, 3, "propfair")
 
 
 def test_trials_do_not_look_at_the_test_split_and_finals_once(tmp_path: Path) -> None:
     sweep = load(tmp_path, GOOD)
-    trial = sweep.trial_config(sweep.entrants[0], {})
+    trial = sweep.trial_config(sweep.contestants[0], {})
     assert (trial.schedule.eval_splits, trial.schedule.final_splits) == (("validation",), ())
-    assert trial.make_splitter().validation == 0.1
-    final = sweep.final_config(sweep.entrants[0], {}, 0)
+    assert trial.parts.splitter.validation == 0.1
+    final = sweep.final_config(sweep.contestants[0], {}, 0)
     assert (final.schedule.eval_splits, final.schedule.final_splits) == (("validation",), ("test",))
     paper = load(tmp_path, GOOD, selection="paper")
-    trial = paper.trial_config(paper.entrants[0], {})
+    trial = paper.trial_config(paper.contestants[0], {})
     assert trial.schedule.eval_splits == ("test",)
-    assert trial.make_splitter().validation == 0
+    assert trial.parts.splitter.validation == 0
 
 
 def test_a_change_shows_in_the_fingerprint_and_the_data_folder_does_not(tmp_path: Path) -> None:
     one = load(tmp_path, GOOD)
-    own = one.entrants[1]
+    own = one.contestants[1]
     moved = load(tmp_path, GOOD, "data.folder=/elsewhere")
-    assert one.fingerprint(own) == moved.fingerprint(moved.entrants[1])
+    assert one.fingerprint(own) == moved.fingerprint(moved.contestants[1])
     for change in ("schedule.rounds=3", "data.seed=1", "local.epochs=2"):
         other = load(tmp_path, GOOD, change)
-        assert one.fingerprint(own) != other.fingerprint(other.entrants[1])
+        assert one.fingerprint(own) != other.fingerprint(other.contestants[1])
     other = load(tmp_path, GOOD.replace("[2.0, 5.0]", "[2.0, 4.0]"))
-    assert one.fingerprint(own) != other.fingerprint(other.entrants[1])
+    assert one.fingerprint(own) != other.fingerprint(other.contestants[1])
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from propfair.errors import ConfigError
 from propfair.report.sweep import result_json, result_table, write_results
 from propfair.report.tables import TextTable
 from propfair.runs.folder import RunFolder
-from propfair.runs.saved import SavedRun
+from propfair.runs.measures import Measure
+from propfair.runs.reading import read_run
 from propfair.tuning import claims
 from propfair.tuning.claims import Board, open_storage, open_study
 from propfair.tuning.search import Sweep, SweepFile, make_sweep
-from propfair.tuning.studies import Place, Studies
+from propfair.tuning.studies import Home, Studies
 from propfair.tuning.sweep import Worker, run_sweep
 from tests.runs.killed import start
 
@@ -42,33 +43,33 @@ def sweep(**changes: object) -> Sweep:
 
 def work(plan: Sweep, out: Path, number: int = 0) -> None:
     torch.set_num_threads(1)
-    Worker(plan, Place.at(out), number=number).work()
+    Worker(plan, Home.at(out), number=number).work()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Studies:
     out = tmp_path_factory.mktemp("sweep")
     work(sweep(), out)
-    return Studies(sweep(), Place.at(out))
+    return Studies(sweep(), Home.at(out))
 
 
 def test_the_best_on_the_validation_split_wins(finished: Studies) -> None:
-    trials = [SavedRun.read(path) for path in (finished.place.out / "trials").iterdir()]
+    trials = [read_run(path) for path in (finished.home.out / "trials").iterdir()]
     assert len(trials) == 6
     for winner in finished.winners():
-        own = [run for run in trials if run.config["algorithm"]["name"] == winner.entrant.label]
-        best = max(own, key=lambda run: run.summary("validation").worst10)
-        assert winner.value == pytest.approx(best.summary("validation").worst10)
+        own = [run for run in trials if run.config["algorithm"]["name"] == winner.contestant.label]
+        best = max(own, key=lambda run: run.summary(Measure("validation")).worst10)
+        assert winner.value == pytest.approx(best.summary(Measure("validation")).worst10)
         assert winner.point["local.lr"] == 0.5
     assert finished.complete
     assert not finished.broken
 
 
 def test_the_test_split_is_read_once_at_the_end(finished: Studies) -> None:
-    for path in (finished.place.out / "trials").iterdir():
+    for path in (finished.home.out / "trials").iterdir():
         records = RunFolder.open(path).records().to_pandas()
         assert "test" not in set(records["split"])
-    finals = sorted((finished.place.out / "final").iterdir())
+    finals = sorted((finished.home.out / "final").iterdir())
     assert len(finals) == 4
     for path in finals:
         records = RunFolder.open(path).records().to_pandas()
@@ -77,18 +78,19 @@ def test_the_test_split_is_read_once_at_the_end(finished: Studies) -> None:
 
 
 def test_outcomes_are_those_of_the_final_runs(finished: Studies, tmp_path: Path) -> None:
-    outcomes = finished.outcomes()
-    assert [outcome.winner.entrant.label for outcome in outcomes] == ["fedavg", "propfair"]
-    for outcome in outcomes:
-        for seed, accuracy in outcome.accuracies.items():
-            (path,) = (finished.place.out / "final").glob(f"{outcome.winner.entrant.label}-seed{seed}-*")
-            np.testing.assert_array_equal(accuracy, SavedRun.read(path).accuracy())
-    content = result_json(finished.sweep, outcomes, [])
+    tested = finished.tested()
+    assert [one.winner.contestant.label for one in tested] == ["fedavg", "propfair"]
+    for one in tested:
+        assert [run.seed for run in one.group.runs] == [0, 1]
+        for run in one.group.runs:
+            (path,) = (finished.home.out / "final").glob(f"{one.winner.contestant.label}-seed{run.seed}-*")
+            np.testing.assert_array_equal(run.values(), read_run(path).values())
+    content = result_json(finished.sweep, tested, [])
     mean = content["algorithms"][0]["test"]["mean"]
-    means = [values.mean() for values in outcomes[0].accuracies.values()]
+    means = tested[0].group.values().mean(axis=1)
     assert mean["population_std"] == pytest.approx(np.std(means))
     assert mean["sample_std"] == pytest.approx(np.std(means, ddof=1))
-    written = write_results(finished.sweep, outcomes, [], tmp_path)
+    written = write_results(finished.sweep, tested, [], tmp_path)
     assert [path.name for path in written] == ["results.md", "results.tex", "results.csv", "results.json"]
     assert json.loads(written[-1].read_text()) == content
     assert "population" in written[0].read_text()
@@ -96,24 +98,24 @@ def test_outcomes_are_those_of_the_final_runs(finished: Studies, tmp_path: Path)
 
 
 def test_called_again_it_runs_nothing(finished: Studies) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.place.out.rglob("status.json")}
+    before = {path: path.stat().st_mtime_ns for path in finished.home.out.rglob("status.json")}
     assert len(before) == 10
-    work(sweep(), finished.place.out)
-    assert {path: path.stat().st_mtime_ns for path in finished.place.out.rglob("status.json")} == before
+    work(sweep(), finished.home.out)
+    assert {path: path.stat().st_mtime_ns for path in finished.home.out.rglob("status.json")} == before
 
 
 def test_another_sweep_of_the_same_name_is_refused(finished: Studies) -> None:
     with pytest.raises(ConfigError, match="made with other settings"):
-        Studies(sweep(criterion="mean"), finished.place)
+        Studies(sweep(criterion="mean"), finished.home)
 
 
 def test_selection_as_in_the_paper_says_so(tmp_path: Path) -> None:
     plan = sweep(selection="paper", algorithms={"fedavg": {}}, seeds=[0])
     work(plan, tmp_path)
-    studies = Studies(plan, Place.at(tmp_path))
-    (outcome,) = studies.outcomes()
-    assert outcome.winner.value == pytest.approx(outcome.by_seed()[0].worst10)
-    assert "optimistic" in " ".join(result_table(plan, [outcome]).notes)
+    studies = Studies(plan, Home.at(tmp_path))
+    (one,) = studies.tested()
+    assert one.winner.value == pytest.approx(one.group.runs[0].summary().worst10)
+    assert "optimistic" in " ".join(result_table(plan, [one]).notes)
 
 
 def test_two_sweeps_at_once_neither_repeat_nor_lose_a_trial(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_two_sweeps_at_once_neither_repeat_nor_lose_a_trial(tmp_path: Path) -> N
     for child in children:
         child.join()
         assert child.exitcode == 0
-    studies = Studies(plan, Place.at(tmp_path))
+    studies = Studies(plan, Home.at(tmp_path))
     assert studies.complete
     done = 0
     for board in [*studies.boards.values(), studies.final(studies.winners())]:
@@ -145,19 +147,18 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, finished: Studies) -> Non
     child.join()
     assert child.exitcode == -signal.SIGKILL
     work(plan, tmp_path)
-    studies = Studies(plan, Place.at(tmp_path))
+    studies = Studies(plan, Home.at(tmp_path))
     assert studies.complete
-    for ours, theirs in zip(studies.outcomes(), finished.outcomes(), strict=True):
-        for seed in (0, 1):
-            np.testing.assert_array_equal(ours.accuracies[seed], theirs.accuracies[seed])
+    for ours, theirs in zip(studies.tested(), finished.tested(), strict=True):
+        np.testing.assert_array_equal(ours.group.values(), theirs.group.values())
 
 
 def test_a_stopped_worker_releases_its_trial(tmp_path: Path) -> None:
     plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
-    stopping = Worker(plan, Place.at(tmp_path), watch=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    stopping = Worker(plan, Home.at(tmp_path), after_round=lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         stopping.work()
-    board = Studies(plan, Place.at(tmp_path)).boards["fedavg"]
+    board = Studies(plan, Home.at(tmp_path)).boards["fedavg"]
     assert [standing.state for standing in board.standings()] == ["free", "free"]
     work(plan, tmp_path)
     (resumed,) = (p for p in (tmp_path / "trials").iterdir() if "resumed" in RunFolder.open(p).environment)
@@ -167,27 +168,27 @@ def test_a_stopped_worker_releases_its_trial(tmp_path: Path) -> None:
 def test_divergence_is_a_result_and_no_winner_is_a_failure(tmp_path: Path) -> None:
     plan = sweep(algorithms={"fedavg": {}}, grid={"local": {"lr": [1e38, 0.5]}}, seeds=[0])
     work(plan, tmp_path / "one")
-    studies = Studies(plan, Place.at(tmp_path / "one"))
+    studies = Studies(plan, Home.at(tmp_path / "one"))
     assert studies.winners()[0].point == {"local.lr": 0.5}
     assert not studies.broken
     assert studies.failures()[0].startswith("diverged: fedavg, {'local.lr': 1e+38}: round 1")
     plan = sweep(algorithms={"fedavg": {}}, grid={"local": {"lr": [1e38]}})
     work(plan, tmp_path / "none")
-    studies = Studies(plan, Place.at(tmp_path / "none"))
+    studies = Studies(plan, Home.at(tmp_path / "none"))
     assert studies.complete
     assert studies.broken
-    assert studies.outcomes() == []
+    assert studies.tested() == []
 
 
 def test_nothing_is_tried_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
     plan = sweep(grid={"local": {"lr": 0.5}}, algorithms={"fedavg": {}, "propfair": {"M": [5.0]}})
-    studies = run_sweep(plan, Place.at(tmp_path), workers=0)
+    studies = run_sweep(plan, Home.at(tmp_path), workers=0)
     assert not (tmp_path / "trials").exists()
     assert len(list((tmp_path / "final").iterdir())) == 4
-    outcomes = studies.outcomes()
-    assert [outcome.winner.point for outcome in outcomes] == [{}, {"algorithm.M": 5.0}]
-    assert "nothing to choose" in result_table(plan, outcomes).notes[-1]
-    assert json.loads(json.dumps(result_json(plan, outcomes, []), allow_nan=False))["algorithms"][0]["value"] is None
+    tested = studies.tested()
+    assert [one.winner.point for one in tested] == [{}, {"algorithm.M": 5.0}]
+    assert "nothing to choose" in result_table(plan, tested).notes[-1]
+    assert json.loads(json.dumps(result_json(plan, tested, []), allow_nan=False))["algorithms"][0]["value"] is None
 
 
 def test_tpe_with_pruning(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_tpe_with_pruning(tmp_path: Path) -> None:
         search={"sampler": "tpe", "trials": 6, "pruning": True},
     )  # fmt: skip
     work(plan, tmp_path)
-    board = Studies(plan, Place.at(tmp_path)).boards["fedavg"]
+    board = Studies(plan, Home.at(tmp_path)).boards["fedavg"]
     states = [standing.state for standing in board.standings()]
     assert set(states) <= {"done", "pruned"}
     assert states.count("done") >= 3
@@ -248,7 +249,7 @@ def test_worker_processes(tmp_path: Path) -> None:
     plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
     shown: list[list[str]] = []
     studies = run_sweep(
-        plan, Place.at(tmp_path), workers=2, threads=1, show=lambda rows: shown.append([row.label for row in rows])
+        plan, Home.at(tmp_path), workers=2, threads=1, show=lambda rows: shown.append([row.label for row in rows])
     )
     assert studies.complete
     assert shown[0] == ["fedavg"]
@@ -257,7 +258,7 @@ def test_worker_processes(tmp_path: Path) -> None:
     (final,) = (tmp_path / "final").iterdir()
     assert RunFolder.open(final).environment["threads"] == 1
     with pytest.raises(ConfigError, match="at least 0"):
-        run_sweep(plan, Place.at(tmp_path), workers=-1)
+        run_sweep(plan, Home.at(tmp_path), workers=-1)
 
 
 def test_tables_escape_what_they_must() -> None:

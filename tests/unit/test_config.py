@@ -15,9 +15,9 @@ def test_the_default_config_is_valid_and_survives_a_round_trip(tmp_path: Path) -
     path.write_text(config.to_toml())
     again = load_config(path)
     assert again.to_toml() == config.to_toml()
-    assert again.make_algorithm() == config.make_algorithm()
-    assert again.make_partitioner() == config.make_partitioner()
-    assert again.make_splitter() == config.make_splitter()
+    assert again.parts.algorithm == config.parts.algorithm
+    assert again.parts.partitioner == config.parts.partitioner
+    assert again.parts.splitter == config.parts.splitter
 
 
 def test_everything_is_spelled_out() -> None:
@@ -33,18 +33,18 @@ def test_overrides_win_over_the_file_and_a_section_is_replaced_by_its_name(tmp_p
     path = tmp_path / "run.toml"
     path.write_text('seed = 3\n[algorithm]\nname = "propfair"\nM = 3\n[local]\nlr = 0.5\n')
     config = load_config(path, ["algorithm.epsilon=0.1", "local.batch_size=8", "data.num_clients=20"])
-    assert str(config.make_algorithm()) == "propfair(M=3.0, epsilon=0.1, variant=practical)"
-    assert (config.seed, config.local.lr, config.local.batch_size, config.num_clients) == (3, 0.5, 8, 20)
-    assert str(load_config(path, ["algorithm=fedavg"]).make_algorithm()) == "fedavg(weighting=samples)"
+    assert str(config.parts.algorithm) == "propfair(M=3.0, epsilon=0.1, variant=practical)"
+    assert (config.seed, config.local.lr, config.local.batch_size, config.parts.num_clients) == (3, 0.5, 8, 20)
+    assert str(load_config(path, ["algorithm=fedavg"]).parts.algorithm) == "fedavg(weighting=samples)"
 
 
 def test_options_of_the_partition_change_the_protocol_of_the_data_set() -> None:
-    changed = make_config({}, ["data.partition.beta=0.1"]).make_partitioner()
-    usual = make_config({}).make_partitioner()
+    changed = make_config({}, ["data.partition.beta=0.1"]).parts.partitioner
+    usual = make_config({}).parts.partitioner
     assert changed.name == usual.name == "dirichlet"
     assert changed != usual
-    assert make_config({}, ["data.partition=iid"]).make_partitioner().name == "iid"
-    assert make_config({}, ["data.split.validation=0.1"]).make_splitter().validation == 0.1
+    assert make_config({}, ["data.partition=iid"]).parts.partitioner.name == "iid"
+    assert make_config({}, ["data.split.validation=0.1"]).parts.splitter.validation == 0.1
 
 
 @pytest.mark.parametrize(

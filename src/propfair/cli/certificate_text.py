@@ -5,7 +5,7 @@ from pathlib import Path
 
 from propfair.cli.display import print_json, print_table
 from propfair.cli.options import Format
-from propfair.runs.certify import Certified
+from propfair.runs.certificate import Certified
 
 _SHOWN_CLIENTS = 20
 _SHOWN_MODELS = 6

@@ -4,36 +4,34 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from propfair.fairness.statistics import summarize
-from propfair.runs.training import Progress as Round
+from propfair.runs.training import AfterRound, Progress
 
-Watch = Callable[[Round], None]
 _TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")
 STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
 
 @contextlib.contextmanager
-def progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Watch]:
-    """A watcher for one run: a live bar on a terminal, a line per evaluation elsewhere, nothing when quiet."""
+def shown(title: str, rounds: int, *, quiet: bool) -> Iterator[AfterRound]:
+    """Shows the progress of one run: a live bar on a terminal, a line per evaluation elsewhere, nothing when quiet."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
-        with Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}", markup=False),
-            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(), console=Console(stderr=True),
+        with bars.Progress(
+            bars.TextColumn("[bold]{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
+            bars.TextColumn("{task.fields[said]}", markup=False), bars.TimeElapsedColumn(), bars.TextColumn("eta"),
+            bars.TimeRemainingColumn(), console=Console(stderr=True),
         ) as bar:  # fmt: skip
             task = bar.add_task(title, total=rounds, said="")
             said = ""
 
-            def draw(now: Round) -> None:
+            def draw(now: Progress) -> None:
                 nonlocal said
                 said = _said(now) or said
                 bar.update(task, completed=now.round, said=said)
@@ -41,7 +39,7 @@ def progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Watch]:
             yield draw
     else:
 
-        def write(now: Round) -> None:
+        def write(now: Progress) -> None:
             text = _said(now)
             if text:
                 left = now.seconds / now.round * (now.rounds - now.round)
@@ -50,10 +48,10 @@ def progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Watch]:
         yield write
 
 
-def _said(now: Round) -> str:
+def _said(now: Progress) -> str:
     parts = []
     if now.evaluation is not None and not now.evaluation.accuracy.isnan().all():
-        numbers = summarize(now.evaluation.accuracy.numpy())
+        numbers = now.summary(next(iter(now.evaluations)))
         parts.append(f"mean {100 * numbers.mean:.1f} %  worst {100 * numbers.worst:.1f} %")
     elif now.evaluation is not None:
         parts.append(f"mean loss {float(now.evaluation.loss.nanmean()):.4g}")

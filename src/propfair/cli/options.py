@@ -1,9 +1,8 @@
 """Options that several commands share."""
 
 import enum
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,8 +59,10 @@ def gathered(
     data_dir: Path | None = None,
     seed: int | None = None,
     log: list[str] | None = None,
-) -> list[str]:
-    """The named options as settings; they win over KEY=VALUE."""
-    logs = json.dumps(log) if log else None
-    named = {"device": device, "data.folder": data_dir, "seed": seed, "log": logs}
-    return [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
+) -> dict[str, Any]:
+    """The settings by dotted keys: KEY=VALUE, read once, and the named options, which win."""
+    from propfair.runs.config import parse_overrides
+
+    folder = None if data_dir is None else str(data_dir)
+    named = {"device": device, "data.folder": folder, "seed": seed, "log": log or None}
+    return parse_overrides(overrides or []) | {key: value for key, value in named.items() if value is not None}

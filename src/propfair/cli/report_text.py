@@ -11,7 +11,6 @@ from propfair.errors import MissingExtraError
 from propfair.federation.federation import Federation, Split
 from propfair.report.write import write_report
 from propfair.runs.compare import Compared
-from propfair.runs.folder import RunFolder
 from propfair.runs.result import Result
 
 _SHOWN_CLIENTS = 20
@@ -31,10 +30,10 @@ def print_result(result: Result, output: Format) -> None:
             rows.append([split, *(_number(name, numbers[name]) for name in STATISTICS)])
         print_table(f"{result.name}: accuracy over {len(result.clients)} clients, %", ["split", *STATISTICS], rows)
     reason = f": {result.reason}" if result.reason else ""
-    start = _start(result)
+    start = result.run.environment.start
     if start:
-        whose = "the same clients" if start["same_clients"] else "other clients"
-        print(f"started from {start['run']}: {start['label']}, {start['rounds']} rounds on {whose}")
+        whose = "the same clients" if start.same_clients else "other clients"
+        print(f"started from {start.run}: {start.label}, {start.rounds} rounds on {whose}")
     print(f"{result.state} after {result.rounds} rounds in {result.seconds:.1f} s{reason}")
     for note in result.notes:
         print(note)
@@ -48,6 +47,7 @@ def print_result(result: Result, output: Format) -> None:
 
 def as_json(result: Result) -> dict[str, Any]:
     """A run as one JSON object."""
+    start = result.run.environment.start
     return {
         "name": result.name,
         "algorithm": result.algorithm,
@@ -55,18 +55,13 @@ def as_json(result: Result) -> dict[str, Any]:
         "reason": result.reason,
         "rounds": result.rounds,
         "seconds": result.seconds,
-        "start": _start(result),
+        "start": None if start is None else start.model_dump(),
         "num_dropped": result.num_dropped,
         "notes": list(result.notes),
         "folder": None if result.folder is None else str(result.folder),
         "statistics": {split: result.summary(split).as_dict() for split in result.evaluations},
         "accuracy": {split: result.evaluation(split).accuracy.tolist() for split in result.evaluations},
     }
-
-
-def _start(result: Result) -> dict[str, Any] | None:
-    """The run it started from."""
-    return None if result.folder is None else RunFolder(result.folder).environment.get("start")
 
 
 def print_comparison(
@@ -80,7 +75,7 @@ def print_comparison(
                 "contestants": [
                     {
                         "label": one.contestant.label,
-                        "settings": one.contestant.settings,
+                        "settings": one.contestant.written,
                         "runs": [as_json(result) for result in one.results],
                     }
                     for one in compared
@@ -92,7 +87,7 @@ def print_comparison(
         return
     if federation.num_clients <= _SHOWN_CLIENTS:
         sizes = federation.train.lengths.tolist()
-        accuracies = [one.accuracies().mean(0) for one in compared]
+        accuracies = [one.group.mean_over_seeds() for one in compared]
         print_table(
             "Test accuracy of each client, %",
             ["client", "train size", *(one.contestant.label for one in compared)],
@@ -103,9 +98,9 @@ def print_comparison(
         )
     rows = []
     for one in compared:
-        numbers = one.statistics()
+        numbers = one.group.statistics()
         cells = [_number(name, numbers[name].mean, numbers[name].std if seeds > 1 else None) for name in STATISTICS]
-        rows.append([one.contestant.label, *cells, one.contestant.settings])
+        rows.append([one.contestant.label, *cells, one.contestant.written])
     print_table(
         f"Who is served how well: test accuracy over {federation.num_clients} clients, %",
         ["algorithm", *STATISTICS, "settings"],

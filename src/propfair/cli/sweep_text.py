@@ -12,44 +12,44 @@ from propfair.cli.display import percent, print_table
 from propfair.cli.options import Format
 from propfair.report.sweep import result_table, settings_text, write_results
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import FINAL, Row, Studies
+from propfair.tuning.studies import FINAL, Studies, Tally
 
 _STATES = ("done", "running", "free", "pruned", "failed")
 
 
 @contextlib.contextmanager
-def live_table(sweep: Sweep, workers: int, *, quiet: bool) -> Iterator[Callable[[list[Row]], None]]:
-    """Shows rows: a live table on a terminal, a line whenever something changes elsewhere, nothing when quiet."""
+def live_table(sweep: Sweep, workers: int, *, quiet: bool) -> Iterator[Callable[[list[Tally]], None]]:
+    """Shows tallies: a live table on a terminal, a line whenever something changes elsewhere, nothing when quiet."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
         with Live(console=Console(stderr=True), auto_refresh=False) as live:
-            yield lambda rows: live.update(_table(sweep, rows, workers), refresh=True)
+            yield lambda tallies: live.update(_table(sweep, tallies, workers), refresh=True)
     else:
         said = ""
 
-        def write(rows: list[Row]) -> None:
+        def write(tallies: list[Tally]) -> None:
             nonlocal said
-            ended = sum(sum(row.counts.get(state, 0) for state in ("done", "pruned", "failed")) for row in rows)
-            total = sum(sum(row.counts.values()) for row in rows)
-            failed = sum(row.counts.get("failed", 0) for row in rows)
-            stage = FINAL if any(row.label == FINAL for row in rows) else "tuning"
+            ended = sum(sum(tally.counts.get(state, 0) for state in ("done", "pruned", "failed")) for tally in tallies)
+            total = sum(sum(tally.counts.values()) for tally in tallies)
+            failed = sum(tally.counts.get("failed", 0) for tally in tallies)
+            stage = FINAL if any(tally.label == FINAL for tally in tallies) else "tuning"
             text = f"{stage}  {ended}/{total} ended, {failed} failed"
             if text != said:
                 said = text
-                print(f"{text}  eta {duration(eta(sweep, rows, workers))}", file=sys.stderr, flush=True)
+                print(f"{text}  eta {duration(eta(sweep, tallies, workers))}", file=sys.stderr, flush=True)
 
         yield write
 
 
-def eta(sweep: Sweep, rows: Sequence[Row], workers: int) -> float | None:
+def eta(sweep: Sweep, tallies: Sequence[Tally], workers: int) -> float | None:
     """Seconds left, from the mean time of the trials that are done; None before the first."""
-    times = [one for row in rows for one in row.seconds]
+    times = [one for tally in tallies for one in tally.seconds]
     if not times:
         return None
-    left = sum(row.counts.get("free", 0) + 0.5 * row.counts.get("running", 0) for row in rows)
-    if not any(row.label == FINAL for row in rows):
-        left += len(sweep.entrants) * len(sweep.seeds)
+    left = sum(tally.counts.get("free", 0) + 0.5 * tally.counts.get("running", 0) for tally in tallies)
+    if not any(tally.label == FINAL for tally in tallies):
+        left += len(sweep.contestants) * len(sweep.seeds)
     return left * sum(times) / len(times) / workers
 
 
@@ -63,24 +63,24 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _table(sweep: Sweep, rows: Sequence[Row], workers: int) -> Table:
-    table = Table(title=f"{sweep.name}  eta {duration(eta(sweep, rows, workers))}", title_justify="left")
+def _table(sweep: Sweep, tallies: Sequence[Tally], workers: int) -> Table:
+    table = Table(title=f"{sweep.name}  eta {duration(eta(sweep, tallies, workers))}", title_justify="left")
     for column in ("algorithm", *_STATES, f"best {sweep.criterion}, %", "with"):
         table.add_column(column, justify="left" if column in ("algorithm", "with") else "right")
-    for row in rows:
-        best = ("", "") if row.best is None else (percent(row.best.value), settings_text(row.best.point))
-        table.add_row(row.label, *(str(row.counts.get(state, 0) or "") for state in _STATES), *best)
+    for tally in tallies:
+        best = ("", "") if tally.best is None else (percent(tally.best.value), settings_text(tally.best.point))
+        table.add_row(tally.label, *(str(tally.counts.get(state, 0) or "") for state in _STATES), *best)
     return table
 
 
 def print_outcomes(sweep: Sweep, studies: Studies, output: Format) -> None:
     """The results on the screen, and where they were written."""
-    outcomes, failures, out = studies.outcomes(), studies.failures(), studies.place.out
-    written = write_results(sweep, outcomes, failures, out)
+    tested, failures, out = studies.tested(), studies.failures(), studies.home.out
+    written = write_results(sweep, tested, failures, out)
     if output == Format.json:
         print(written[-1].read_text(encoding="utf-8"), end="")
         return
-    table = result_table(sweep, outcomes)
+    table = result_table(sweep, tested)
     print_table(table.title, table.columns, table.rows, caption="\n".join(table.notes))
     for failure in failures:
         print(failure)

@@ -140,7 +140,7 @@ class Experiment(BaseModel):
         published: bool = False,
         only: Sequence[str] = (),
         seeds: Sequence[int] = (),
-        overrides: Iterable[str] = (),
+        overrides: Mapping[str, Any] | Iterable[str] = (),
     ) -> Sweep:
         """The runs as a sweep.
 

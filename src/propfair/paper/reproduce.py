@@ -1,131 +1,33 @@
 """Redoes the tables and figures of the paper: runs what is missing, and puts our numbers beside the paper's."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from propfair.errors import ConfigError
 from propfair.fairness.statistics import MeanStd
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
-from propfair.paper.catalogue import Experiment, Scale, check_experiments, load_experiment, load_preset
-from propfair.runs.certify import Certified, certify
-from propfair.runs.compare import Contestant
+from propfair.paper.catalogue import Experiment, check_experiments, load_experiment, load_preset
+from propfair.paper.reproduced import Number, Reproduced
+from propfair.paper.settings import NotCompleteError, Screen, Settings
+from propfair.runs.building import build_federation
+from propfair.runs.certificate import certify
+from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
-from propfair.runs.run import Watch, build_federation
-from propfair.runs.saved import SavedRun
+from propfair.runs.reading import read_run
+from propfair.runs.run import Run
+from propfair.runs.training import AfterRound
 from propfair.tuning.estimate import Estimate, estimate
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Outcome, Place, Row, Studies, Winner
+from propfair.tuning.studies import Home, Studies, Tally, Tested, Winner
 from propfair.tuning.sweep import run_sweep
 
 _FIRST_MODELS = {
     "common": "common initialisation",
     "independent": "each client initialised by itself, as in the authors' code",
 }
-
-
-class Screen(Protocol):
-    """What shows the progress of a reproduction."""
-
-    def say(self, text: str) -> None:
-        """A line for people."""
-
-    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Row]], None]]:
-        """Shows the table of a sweep while it runs."""
-
-    def run(self, title: str, rounds: int) -> AbstractContextManager[Watch]:
-        """Shows one run."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to reproduce.
-
-    Attributes:
-        scale: how large.
-        out: the folder; presets share the runs in it.
-        workers, threads: processes, and torch threads of each.
-        published: take the paper's best values instead of searching.
-        only: these algorithms; empty: all.
-        experiments: these data sets of presets that have several; empty: all.
-        seeds: instead of the usual ones.
-        overrides: settings that win over all others.
-        minutes: no run is started after so many.
-    """
-
-    scale: Scale
-    out: Path
-    workers: int = 0
-    threads: int = 1
-    published: bool = False
-    only: tuple[str, ...] = ()
-    experiments: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    overrides: tuple[str, ...] = ()
-    minutes: float = math.inf
-
-
-class NotCompleteError(ConfigError):
-    """Time was up before everything was run."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """One number of ours beside the paper's; nan where there is none."""
-
-    row: str
-    column: str
-    ours: float
-    ours_std: float = math.nan
-    paper: float = math.nan
-    paper_std: float = math.nan
-
-    @property
-    def difference(self) -> float:
-        return self.ours - self.paper
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    """A table or figure, redone.
-
-    Attributes:
-        name: of the preset.
-        preset: with the paper's numbers.
-        numbers: ours and the paper's; accuracies and relative changes in percent.
-        notes: what differs from the paper, said in sentences.
-        certified: for figures of relative changes.
-        runs: the folders of the runs behind the numbers; none for what is computed.
-    """
-
-    name: str
-    preset: catalogue.Preset
-    numbers: list[Number] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    certified: list[Certified] = field(default_factory=list)
-    runs: list[Path] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; None for nan."""
-        return {
-            "name": self.name,
-            "title": self.preset.title,
-            "notes": self.notes,
-            "numbers": [
-                {
-                    key: None if isinstance(value, float) and math.isnan(value) else value
-                    for key, value in {**vars(number), "difference": number.difference}.items()
-                }
-                for number in self.numbers
-            ],
-            "certificates": [one.as_dict() for one in self.certified],
-            "runs": [str(path) for path in self.runs],
-        }
 
 
 def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]:
@@ -139,13 +41,13 @@ def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]
     return [_Reproduction(settings, screen).of(name, preset)]
 
 
-def plan(name: str, settings: Settings) -> Iterator[tuple[Experiment, Sweep, Estimate]]:
+def left_to_run(name: str, settings: Settings) -> Iterator[tuple[Experiment, Sweep, Estimate]]:
     """What is left to run for a table or figure, with an estimate from a measured round."""
     work = _Reproduction(settings, _Silent())
     for part, only in _needs(load_preset(name)):
         if not settings.experiments or part in settings.experiments:
-            sweep, place = work.sweep(part, only)
-            yield load_experiment(part), sweep, work.estimate(Studies(sweep, place))
+            sweep, home = work.sweep(part, only)
+            yield load_experiment(part), sweep, work.estimate(Studies(sweep, home))
 
 
 class _Reproduction:
@@ -170,7 +72,7 @@ class _Reproduction:
 
     # The runs.
 
-    def sweep(self, experiment: str, only: Sequence[str] = ()) -> tuple[Sweep, Place]:
+    def sweep(self, experiment: str, only: Sequence[str] = ()) -> tuple[Sweep, Home]:
         """The sweep behind an experiment; `only` what the preset needs, fewer if fewer were asked for."""
         own = self.settings.only
         sweep = load_experiment(experiment).sweep(
@@ -178,22 +80,22 @@ class _Reproduction:
             only=[label for label in only if not own or label in own] or own,
             seeds=self.settings.seeds, overrides=self.settings.overrides,
         )  # fmt: skip
-        return sweep, Place.at(self.settings.out / experiment)
+        return sweep, Home.at(self.settings.out / experiment)
 
     def estimate(self, studies: Studies) -> Estimate:
         return estimate(studies, workers=self.settings.workers, threads=self.settings.threads)
 
     def studies(self, experiment: str, only: Sequence[str] = ()) -> Studies:
         """The finished sweep behind an experiment."""
-        sweep, place = self.sweep(experiment, only)
-        studies = Studies(sweep, place)
+        sweep, home = self.sweep(experiment, only)
+        studies = Studies(sweep, home)
         described = load_experiment(experiment)
         self.screen.say(f"{described.title}, scale {self.settings.scale}: {described.note(self.settings.scale)}")
         if not studies.complete:
             self.screen.say(said_estimate(self.estimate(studies), self.settings))
             with self.screen.table(sweep) as show:
                 studies = run_sweep(
-                    sweep, place, workers=self.settings.workers, threads=self.settings.threads,
+                    sweep, home, workers=self.settings.workers, threads=self.settings.threads,
                     minutes=self.settings.minutes, show=show,
                 )  # fmt: skip
         if not studies.complete:
@@ -204,7 +106,7 @@ class _Reproduction:
 
     def _statistics(self, name: str, preset: catalogue.Statistics) -> Reproduced:
         studies = self.studies(preset.experiment, list(preset.paper))
-        numbers = _statistics(studies.outcomes(), preset)
+        numbers = _statistics(studies.tested(), preset)
         return Reproduced(
             name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies)
         )
@@ -214,7 +116,7 @@ class _Reproduction:
         numbers = []
         for experiment in chosen:
             sweep, _ = self.sweep(experiment, ["fedavg"])
-            config = sweep.final_config(sweep.entrants[0], sweep.example(sweep.entrants[0]), 0)
+            config = sweep.final_config(sweep.contestants[0], sweep.example(sweep.contestants[0]), 0)
             sizes = _sizes(build_federation(config))
             numbers += [
                 Number(experiment, key, sizes[key], paper=value) for key, value in preset.paper[experiment].items()
@@ -231,7 +133,7 @@ class _Reproduction:
         for experiment in chosen:
             studies = self.studies(experiment, list(preset.parameters))
             folders += _final_folders(studies)
-            winners = {winner.entrant.label: winner for winner in studies.winners()}
+            winners = {winner.contestant.label: winner for winner in studies.winners()}
             for label, key in preset.parameters.items():
                 if label in winners:
                     ours = _value(winners[label], key)
@@ -258,20 +160,21 @@ class _Reproduction:
         studies = self.studies(preset.experiment, preset.algorithms)
         rounds = load_experiment(preset.experiment).rounds_to_finetune(self.settings.scale)
         runs = _final_runs(studies)
-        contestants = {winner.entrant.label: _contestant(winner) for winner in studies.winners()}
+        contestants = {winner.contestant.label: _contestant(winner) for winner in studies.winners()}
         pairs = [
             (preset.start or label, preset.end or label)
             for label in preset.paper
             if {preset.start or label, preset.end or label} <= runs.keys()
         ]
-        numbers, certified, ends = [], [], []
+        numbers, certified = [], []
+        ends: list[Path] = []
         for first, then in pairs:
             tuned = finetune(
-                [run.path for run in runs[first]], [contestants[then]], out=studies.place.out / "finetuned",
-                overrides=[f"schedule.rounds={rounds}", f"schedule.eval_every={rounds}"], watcher=self.screen.run,
+                _folders(runs[first]), [contestants[then]], out=studies.home.out / "finetuned",
+                overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, screen=self.screen.run,
             )  # fmt: skip
             found = certify(runs[first], [one.end for one in tuned])
-            ends += [one.end.path for one in tuned]
+            ends += _folders([one.end for one in tuned])
             label = then if preset.start else first
             value = 100 * float(found.certificate.values[0])
             numbers.append(Number(label, "relative change", value, paper=preset.paper[label]))
@@ -296,7 +199,7 @@ class _Reproduction:
                     Number(
                         f"{table.experiment}: {one.row}", one.column, one.ours, one.ours_std, one.paper, one.paper_std
                     )
-                    for one in _statistics(studies.outcomes(), table)
+                    for one in _statistics(studies.tested(), table)
                     if one.column in ("mean", "worst10") and one.row in preset.algorithms
                 ]
         return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
@@ -306,29 +209,30 @@ class _Reproduction:
         said = {f"scale {scale}: {load_experiment(one).note(scale)}": None for one in experiments}
         values = "the paper's best values" if self.settings.published else "values chosen on a validation split"
         notes = [*said, f"{values}; {self._first_models(experiments)}; test split read once, after the last round"]
-        changed = [one for one in self.settings.overrides if not one.startswith("data.folder=")]  # a place, no setting
+        given = self.settings.overrides
+        changed = [f"{key}={value}" for key, value in given.items() if key != "data.folder"]  # where, not what
         if changed:
             notes.append(f"changed settings: {', '.join(changed)}")
         if studies is not None:
             seeds = ", ".join(map(str, studies.sweep.seeds))
-            seconds = sum(outcome.seconds for outcome in studies.outcomes())
+            seconds = sum(one.seconds for one in studies.tested())
             notes.append(f"seeds {seeds}; population std; final runs took {seconds:.0f} s in all")
             notes += studies.failures()
         return notes
 
     def _first_models(self, experiments: Sequence[str]) -> str:
         sweeps = [self.sweep(experiment)[0] for experiment in experiments]
-        configs = [sweep.final_config(one, sweep.example(one), 0) for sweep in sweeps for one in sweep.entrants]
+        configs = [sweep.final_config(one, sweep.example(one), 0) for sweep in sweeps for one in sweep.contestants]
         return " or ".join(_FIRST_MODELS[init] for init in sorted({config.init for config in configs}))
 
 
 class _Silent:
     def say(self, text: str) -> None: ...
 
-    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Row]], None]]:
+    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Tally]], None]]:
         raise AssertionError
 
-    def run(self, title: str, rounds: int) -> AbstractContextManager[Watch]:
+    def run(self, title: str, rounds: int) -> AbstractContextManager[AfterRound]:
         raise AssertionError
 
 
@@ -344,15 +248,15 @@ def said_estimate(found: Estimate, settings: Settings) -> str:
     )
 
 
-def _statistics(outcomes: Sequence[Outcome], preset: catalogue.Statistics) -> list[Number]:
+def _statistics(tested: Sequence[Tested], preset: catalogue.Statistics) -> list[Number]:
     numbers = []
-    for outcome in outcomes:
-        label, ours = outcome.winner.entrant.label, outcome.statistics()
+    for one in tested:
+        label, ours = one.winner.contestant.label, one.group.statistics()
         for column in preset.columns:
-            one: MeanStd = ours[column]
+            found: MeanStd = ours[column]
             paper, paper_std = preset.paper[label].get(column, (math.nan, math.nan))
-            std = 100 * one.std if one.num_seeds > 1 else math.nan
-            numbers.append(Number(label, column, 100 * one.mean, std, paper, paper_std))
+            std = 100 * found.std if found.num_seeds > 1 else math.nan
+            numbers.append(Number(label, column, 100 * found.mean, std, paper, paper_std))
     return numbers
 
 
@@ -361,27 +265,29 @@ def _final_folders(studies: Studies) -> list[Path]:
     return [studies.final_folder(winner, seed) for winner in studies.winners() for seed in studies.sweep.seeds]
 
 
-def _final_runs(studies: Studies) -> dict[str, list[SavedRun]]:
+def _final_runs(studies: Studies) -> dict[str, list[Run]]:
     """By algorithm, its final runs."""
     found = {}
     for winner in studies.winners():
         folders = [studies.final_folder(winner, seed) for seed in studies.sweep.seeds]
-        runs = [SavedRun.read(folder) for folder in folders]
-        finished = [run for run in runs if run.status["state"] == "finished"]
+        runs = [read_run(folder) for folder in folders]
+        finished = [run for run in runs if run.status.state == "finished"]
         if finished:
-            found[winner.entrant.label] = finished
+            found[winner.contestant.label] = finished
     return found
+
+
+def _folders(runs: Sequence[Run]) -> list[Path]:
+    return [run.folder for run in runs if run.folder is not None]
 
 
 def _contestant(winner: Winner) -> Contestant:
     """The winner's algorithm and settings, to go on with from another model."""
-    settings: Mapping[str, Any] = {**winner.entrant.fixed, **winner.point}
-    overrides = tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    return Contestant(winner.entrant.label, "", overrides)
+    return Contestant(label=winner.contestant.label, settings={**winner.contestant.settings, **winner.point})
 
 
 def _value(winner: Winner, key: str) -> float:
-    return float({**winner.entrant.fixed, **winner.point}[key])
+    return float({**winner.contestant.settings, **winner.point}[key])
 
 
 def _sizes(federation: Federation) -> dict[str, int]:

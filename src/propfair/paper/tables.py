@@ -9,7 +9,7 @@ from pathlib import Path
 
 from propfair.files import write_text
 from propfair.paper import catalogue
-from propfair.paper.reproduce import Number, Reproduced
+from propfair.paper.reproduced import Number, Reproduced
 from propfair.report.relative import draw_relative
 from propfair.report.scatter import draw_scatter
 from propfair.report.tables import TextTable

@@ -6,8 +6,10 @@ import numpy as np
 
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import best_fraction, worst_fraction
-from propfair.report.groups import Measure
-from propfair.report.runs import RunData, Series
+from propfair.runs.measures import Measure, Series
+from propfair.runs.run import Run
+
+MOST_COLUMNS = 150  # of a heat map: more than a screen can tell apart
 
 
 def statistics_over_rounds(series: Series, measure: Measure) -> dict[str, FloatArray]:
@@ -28,20 +30,26 @@ def statistics_over_rounds(series: Series, measure: Measure) -> dict[str, FloatA
     }
 
 
-def relative_weights(run: RunData) -> Series | None:
+def relative_weights(run: Run, columns: int = MOST_COLUMNS) -> Series | None:
     """How much more than its share of the data each client weighed in each round; 1 is plain averaging.
 
     Where the loss is transformed on the client, the slope of the transform multiplies its gradient, so weight times
-    slope is what the client's data weighed.
+    slope is what the client's data weighed. Rounds are averaged in blocks, so that there are at most `columns`.
     """
-    weight, slope = run.rounds.get("weight"), run.rounds.get("slope")
+    weight, slope = (thinned(run, metric, columns) for metric in ("weight", "slope"))
     if weight is None:
         return None
     pull = weight.values
     if slope is not None and np.array_equal(weight.rounds, slope.rounds):
         pull = pull * slope.values
-    data = np.where(np.isnan(pull), np.nan, np.array(run.clients.sizes["train"], dtype=np.float64))
+    data = np.where(np.isnan(pull), np.nan, run.shares)
     return Series(weight.rounds, _shares(pull) / _shares(data), weight.thinned)
+
+
+def thinned(run: Run, metric: str, columns: int) -> Series | None:
+    """What rounds did to clients, averaged in blocks of rounds; None if it was not recorded."""
+    series = run.series("round", metric)
+    return None if series is None else series.averaged(columns)
 
 
 def _shares(values: FloatArray) -> FloatArray:

@@ -1,73 +1,60 @@
-"""The content of a page as one JSON document, from run folders alone."""
+"""The content of a page as one JSON document, from runs alone."""
 
 import base64
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import propfair
-from propfair.errors import DataError
 from propfair.fairness.arrays import FloatArray
-from propfair.report.curves import relative_weights, statistics_over_rounds
-from propfair.report.find import Problem, find_runs
-from propfair.report.groups import Group, Measure, Trial, sort_runs
-from propfair.report.runs import RunData, Series, read_run
+from propfair.report.curves import MOST_COLUMNS, relative_weights, statistics_over_rounds, thinned
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
+from propfair.runs.grouping import Comparison, Group, by_clients
+from propfair.runs.measures import Measure, Series
+from propfair.runs.reading import Problem
+from propfair.runs.run import Run
 
 MAX_VALUES = 2_000_000  # client values over rounds: so many measured ones on a page, and so many of what rounds did
+_MIN_COLUMNS = 4
 _STATISTICS = (
     "mean", "weighted_mean", "std", "worst", "worst10", "worst20", "worst30", "best", "best10", "best20", "best30",
     "median", "variance_of_percent", "jain", "gini", "entropy", "nash_welfare",
 )  # fmt: skip
 
 
-def read_all(places: Iterable[Path]) -> tuple[list[RunData], list[Problem]]:
-    """Every readable run at or below the places, and why the others are not."""
-    paths, problems = find_runs(places)
-    runs = []
-    for path in paths:
-        try:
-            runs.append(read_run(path, MAX_VALUES // len(paths)))
-        except DataError as error:
-            problems.append(Problem(path, str(error)))
-    return runs, problems
-
-
-def make_document(runs: Sequence[RunData], problems: Sequence[Problem], title: str | None = None) -> dict[str, Any]:
+def make_document(runs: Sequence[Run], problems: Sequence[Problem], title: str | None = None) -> dict[str, Any]:
     """What the page shows. Plain JSON values; client values are base64 of little-endian float32."""
-    trials = sort_runs(runs)
     return {
         "title": title or "Who is served how well",
         "propfair": propfair.__version__,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "problems": [str(problem) for problem in problems],
-        "trials": [_trial(trial, MAX_VALUES // max(1, len(runs))) for trial in trials],
+        "trials": [_comparison(one, MAX_VALUES // max(1, len(runs))) for one in by_clients(runs)],
     }
 
 
-def _trial(trial: Trial, max_values: int) -> dict[str, Any]:
-    clients = trial.clients
-    main = trial.measures[0] if trial.measures else None
-    verdicts = judge(trial, main) if main else "No run has been evaluated yet."
+def _comparison(comparison: Comparison, max_values: int) -> dict[str, Any]:
+    clients, groups = comparison.clients, comparison.groups
+    main = comparison.measures[0] if comparison.measures else None
+    verdicts = judge(comparison, main) if main else "No run has been evaluated yet."
     return {
-        "title": trial.title,
+        "title": comparison.title,
         "note": clients.note,
         "fingerprint": clients.fingerprint,
         "clients": clients.names,
         "sizes": clients.sizes,
         "labels": clients.train_labels,
         "measures": [
-            {"key": m.key, "label": m.label, "higher": m.higher_is_better, "headline": headline(trial, m)}
-            for m in trial.measures
+            {"key": m.key, "label": m.label, "higher": m.higher_is_better, "headline": headline(comparison, m)}
+            for m in comparison.measures
         ],
-        "groups": [_group(group, trial.measures) for group in trial.groups],
-        "runs": [_run(run, position, max_values) for position, g in enumerate(trial.groups) for run in g.runs],
-        "differing": trial.differing,
+        "groups": [_group(group, comparison.measures) for group in groups],
+        "runs": [_run(run, position, max_values) for position, group in enumerate(groups) for run in group.runs],
+        "differing": comparison.differing,
         "verdicts": _verdicts(verdicts, main) if isinstance(verdicts, Verdicts) and main else {"reason": verdicts},
     }
 
@@ -85,9 +72,10 @@ def _group(group: Group, measures: Iterable[Measure]) -> dict[str, Any]:
     }
 
 
-def _run(run: RunData, group: int, max_values: int) -> dict[str, Any]:
+def _run(run: Run, group: int, max_values: int) -> dict[str, Any]:
     status, environment = run.status, run.environment
-    columns = max(2, max_values // (len(run.clients.names) * max(1, len(run.measured))))
+    measured = {m: series for m in run.measures if (series := run.measured(m)) is not None}
+    columns = max(2, max_values // (len(run.clients.names) * max(1, len(measured))))
     return {
         "name": run.name,
         "group": group,
@@ -97,9 +85,9 @@ def _run(run: RunData, group: int, max_values: int) -> dict[str, Any]:
         "rounds": status.rounds,
         "total": run.total_rounds,
         "seconds": status.seconds,
-        "folder": str(run.path),
+        "folder": run.where,
         "command": shlex.join(environment.command),
-        "repeat": shlex.join(["propfair", "run", "--config", str(run.path / "config.toml")]) if run.config_text else "",
+        "repeat": _repeat(run),
         "environment": {
             "propfair": environment.propfair,
             "python": environment.python,
@@ -110,15 +98,22 @@ def _run(run: RunData, group: int, max_values: int) -> dict[str, Any]:
         },
         "config": run.config_text,
         "dropped": run.num_dropped,
-        "statistics": {key: _statistics(run, series, Measure(key)) for key, series in run.measured.items()},
-        "curves": {key: _curve(series, Measure(key)) for key, series in run.measured.items()},
-        "clients": {key: _table(series.picked(columns)) for key, series in run.measured.items()},
-        "heat": {name: _table(series) for name, series in _heat(run).items()},
+        "statistics": {m.key: _statistics(run, m) for m in measured},
+        "curves": {m.key: _curve(series, m) for m, series in measured.items()},
+        "clients": {m.key: _table(series.picked(columns)) for m, series in measured.items()},
+        "heat": {name: _table(series) for name, series in _heat(run, max_values).items()},
     }
 
 
-def _statistics(run: RunData, series: Series, measure: Measure) -> dict[str, float | None]:
-    found = measure.summarize(series, run.clients.sizes["train"]).as_dict()
+def _repeat(run: Run) -> str:
+    """The command that runs it again."""
+    if run.folder is None or not run.config_text:
+        return ""
+    return shlex.join(["propfair", "run", "--config", str(run.folder / "config.toml")])
+
+
+def _statistics(run: Run, measure: Measure) -> dict[str, float | None]:
+    found = run.summary(measure).as_dict()
     return {name: _number(found[name]) for name in _STATISTICS}
 
 
@@ -128,10 +123,13 @@ def _curve(series: Series, measure: Measure) -> dict[str, Any]:
     return {"rounds": series.rounds.tolist(), **{name: [_number(x) for x in line] for name, line in found.items()}}
 
 
-def _heat(run: RunData) -> dict[str, Series]:
+def _heat(run: Run, max_values: int) -> dict[str, Series]:
     """What rounds did to clients; first of all, how much more than its share of the data a client weighed."""
-    relative = relative_weights(run)
-    return {**({} if relative is None else {"relative_weight": relative}), **run.rounds}
+    metrics = [metric for metric in run.round_metrics if metric != "dropped"]
+    columns = int(np.clip(max_values // ((len(metrics) + 1) * len(run.clients.names)), _MIN_COLUMNS, MOST_COLUMNS))
+    wanted = {"relative_weight": relative_weights(run, columns)}
+    wanted |= {metric: thinned(run, metric, columns) for metric in metrics}
+    return {name: series for name, series in wanted.items() if series is not None}
 
 
 def _verdicts(found: Verdicts, measure: Measure) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import gini_index
 from propfair.files import replacing
 from propfair.report.curves import relative_weights, statistics_over_rounds
-from propfair.report.groups import Group, Measure, Trial, sort_runs
 from propfair.report.picture import COLOURS, SHAPES
-from propfair.report.runs import RunData
-from propfair.report.verdicts import Verdicts, judge, relative_changes
+from propfair.report.verdicts import Verdicts, judge
+from propfair.runs.grouping import Comparison, Group, by_clients
+from propfair.runs.measures import Measure
+from propfair.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,14 +38,14 @@ class _Sheet:
     """What a figure is drawn on, and about."""
 
     figure: "Figure"
-    trial: Trial
+    comparison: Comparison
     measure: Measure
     reference: Group | None
 
     @property
     def evaluated(self) -> list[tuple[int, Group]]:
         """Groups that have the measure, with their positions."""
-        return [(position, group) for position, group in enumerate(self.trial.groups) if group.has(self.measure)]
+        return [(position, group) for position, group in enumerate(self.comparison.groups) if group.has(self.measure)]
 
     @property
     def unit(self) -> str:
@@ -53,7 +54,7 @@ class _Sheet:
 
 def draw_figure(
     kind: str,
-    runs: Sequence[RunData],
+    runs: Sequence[Run],
     path: Path,
     *,
     measure: str | None = None,
@@ -65,7 +66,7 @@ def draw_figure(
 
     Args:
         kind: one of `FIGURES`.
-        runs: from `read_all`.
+        runs: from `propfair.runs.reading.read_runs`.
         path: ends in .png, .pdf or .svg.
         measure: such as "test/accuracy"; None: the most telling one.
         reference: a label; the group that others are compared with, for "relative" and "certificate". None: the one
@@ -77,12 +78,14 @@ def draw_figure(
         raise unknown("figure", kind, FIGURES)
     if path.suffix.lower() not in ENDINGS:
         raise ConfigError(f"a figure ends in {', '.join(ENDINGS)}; got {path.name!r}")
-    trials = sort_runs(runs)
-    if len(trials) != 1:
-        found = "; ".join(trial.title for trial in trials) or "none"
-        raise DataError(f"a figure is about runs on the same clients; found {len(trials)} sets of clients: {found}")
-    trial = trials[0]
-    chosen = _measure(trial, measure)
+    comparisons = by_clients(runs)
+    if len(comparisons) != 1:
+        found = "; ".join(one.title for one in comparisons) or "none"
+        raise DataError(
+            f"a figure is about runs on the same clients; found {len(comparisons)} sets of clients: {found}"
+        )
+    comparison = comparisons[0]
+    chosen = _measure(comparison, measure)
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -90,23 +93,23 @@ def draw_figure(
         raise MissingExtraError("drawing", "plot") from None
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        FIGURES[kind](_Sheet(figure, trial, chosen, _group(trial, reference)))
+        FIGURES[kind](_Sheet(figure, comparison, chosen, _group(comparison, reference)))
         date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
         with replacing(path) as temporary:
             figure.savefig(temporary, dpi=200, format=path.suffix.lstrip(".").lower(), metadata=date)
 
 
-def _measure(trial: Trial, key: str | None) -> Measure:
-    known = {measure.key: measure for measure in trial.measures}
+def _measure(comparison: Comparison, key: str | None) -> Measure:
+    known = {measure.key: measure for measure in comparison.measures}
     if not known:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     if key is not None and key not in known:
         raise unknown("measure", key, known)
-    return known[key] if key is not None else trial.measures[0]
+    return known[key] if key is not None else comparison.measures[0]
 
 
-def _group(trial: Trial, label: str | None) -> Group | None:
-    known = {group.label: group for group in trial.groups}
+def _group(comparison: Comparison, label: str | None) -> Group | None:
+    known = {group.label: group for group in comparison.groups}
     if label is not None and label not in known:
         raise unknown("run", label, known)
     return known[label] if label is not None else None
@@ -156,7 +159,7 @@ def _clients(sheet: _Sheet) -> None:
         else:
             shape = SHAPES[position % len(SHAPES)]
             axes.scatter(places, values, s=16, marker=shape, color=_colour(position), label=_plain(group.label))
-    _name_clients(axes, sheet.trial, order)
+    _name_clients(axes, sheet.comparison, order)
     axes.set(ylabel=sheet.unit)
     axes.grid(visible=False, axis="x")
     _legend(sheet.figure, axes)
@@ -164,19 +167,22 @@ def _clients(sheet: _Sheet) -> None:
 
 def _relative(sheet: _Sheet) -> None:
     found = _judged(sheet)
-    star = sheet.reference or sheet.trial.groups[found.best]
-    others = [group for group in sheet.trial.groups if group is not star]
+    star = sheet.reference or sheet.comparison.groups[found.best]
+    others = [group for group in sheet.comparison.groups if group is not star]
     columns = min(4, len(others))
     grid = sheet.figure.subplots(-(-len(others) // columns), columns, sharey=True, squeeze=False)
     panels = grid.flatten()
     for axes in panels[len(others) :]:
         axes.set_visible(False)
-    row = sheet.trial.groups.index(star)
+    row = sheet.comparison.groups.index(star)
     for axes, group in zip(panels, others, strict=False):
-        changes = np.sort(100 * relative_changes(star, group, sheet.measure))
+        column = sheet.comparison.groups.index(group)
+        if not np.isfinite(found.values[row, column]):
+            raise DataError(found.words[row])
+        changes = np.sort(100 * found.pairs.pair(row, column).relative)
         axes.bar(np.arange(len(changes)), changes, 0.8, color=np.where(changes < 0, COLOURS[1], COLOURS[0]))
         axes.axhline(0, color="black", linewidth=0.8)
-        average = 100 * found.values[row, sheet.trial.groups.index(group)]
+        average = 100 * found.values[row, column]
         axes.set_title(f"{_plain(group.label)}\n{average:+.2f} %")
         axes.set(xticks=[])
     sheet.figure.supxlabel("clients, sorted", fontsize=9)
@@ -185,7 +191,7 @@ def _relative(sheet: _Sheet) -> None:
 
 def _certificate(sheet: _Sheet) -> None:
     found = _judged(sheet)
-    row = sheet.trial.groups.index(sheet.reference) if sheet.reference else found.best
+    row = sheet.comparison.groups.index(sheet.reference) if sheet.reference else found.best
     others = [k for k in np.argsort(found.values[row]) if k != row and np.isfinite(found.values[row, k])]
     if not others:
         raise DataError(found.words[row])
@@ -194,10 +200,9 @@ def _certificate(sheet: _Sheet) -> None:
     bars = np.nan_to_num(np.stack([at - low, high - at]).clip(0))  # no bar where no interval was computed
     axes.errorbar(at, np.arange(len(others)), xerr=bars, fmt="o", color=COLOURS[0], ecolor="0.4", capsize=3)
     axes.axvline(0, color="black", linewidth=0.9)
-    axes.set_yticks(np.arange(len(others)), [_plain(sheet.trial.groups[k].label) for k in others])
-    axes.set(
-        xlabel=f"average relative change of the clients\nwhen they leave {_plain(sheet.trial.groups[row].label)}, %"
-    )
+    axes.set_yticks(np.arange(len(others)), [_plain(sheet.comparison.groups[k].label) for k in others])
+    left = _plain(sheet.comparison.groups[row].label)
+    axes.set(xlabel=f"average relative change of the clients\nwhen they leave {left}, %")
     axes.margins(y=0.3 / len(others))
 
 
@@ -205,7 +210,7 @@ def _curves(sheet: _Sheet) -> None:
     panels = sheet.figure.subplots(1, 2, sharey=True)
     for axes, (name, title) in zip(panels, _CURVES.items(), strict=True):
         for position, group in sheet.evaluated:
-            series = [run.measured[sheet.measure.key] for run in group.runs]
+            series = [one for run in group.runs if (one := run.measured(sheet.measure)) is not None]
             rounds = sorted(set.intersection(*(set(one.rounds.tolist()) for one in series)))
             lines = np.stack(
                 [statistics_over_rounds(one, sheet.measure)[name][np.isin(one.rounds, rounds)] for one in series]
@@ -236,10 +241,10 @@ def _lorenz(sheet: _Sheet) -> None:
 
 
 def _weights(sheet: _Sheet) -> None:
-    run = (sheet.reference or sheet.trial.groups[-1]).runs[0]
+    run = (sheet.reference or sheet.comparison.groups[-1]).runs[0]
     series = relative_weights(run)
     if series is None:
-        raise DataError(f"{run.path}: the records have no weights")
+        raise DataError(f"{run.where}: the records have no weights")
     axes = sheet.figure.subplots()
     powers = np.log2(np.where(series.values > 0, series.values, np.nan)).T
     reach = max(0.5, float(np.nanmax(np.abs(powers))))
@@ -267,16 +272,16 @@ FIGURES: dict[str, Callable[[_Sheet], None]] = {
 
 
 def _judged(sheet: _Sheet) -> Verdicts:
-    found = judge(sheet.trial, sheet.measure)
+    found = judge(sheet.comparison, sheet.measure)
     if isinstance(found, str):
         raise DataError(found)
     return found
 
 
-def _name_clients(axes: "Axes", trial: Trial, order: npt.NDArray[np.intp]) -> None:
+def _name_clients(axes: "Axes", comparison: Comparison, order: npt.NDArray[np.intp]) -> None:
     axes.set(xlabel="client" if len(order) <= 30 else f"{len(order)} clients", xticks=[])
     if len(order) <= 30:
-        axes.set_xticks(np.arange(len(order)), [_plain(trial.clients.names[k]) for k in order], fontsize=7)
+        axes.set_xticks(np.arange(len(order)), [_plain(comparison.clients.names[k]) for k in order], fontsize=7)
 
 
 def _legend(figure: "Figure", axes: "Axes") -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from propfair.errors import ConfigError
-from propfair.report.document import make_document, read_all
+from propfair.report.document import make_document
 from propfair.report.page import embed, render
+from propfair.runs.reading import read_runs
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {
@@ -22,7 +23,7 @@ _HEADERS = {
 }
 
 
-class Source:
+class LiveDocument:
     """The document of some places, made again only when a file below them has changed."""
 
     def __init__(self, places: Sequence[Path], title: str | None = None) -> None:
@@ -36,7 +37,7 @@ class Source:
         with self._lock:
             seen = self._signature()
             if seen != self._seen:
-                runs, problems = read_all(self._places)
+                runs, problems = read_runs(self._places)
                 self._document, self._seen = make_document(runs, problems, self._title), seen
             return self._document, self._seen
 
@@ -53,11 +54,11 @@ class Source:
         return digest.hexdigest()[:32]
 
 
-def make_server(source: Source, host: str, port: int, interval: float) -> ThreadingHTTPServer:
+def make_server(live: LiveDocument, host: str, port: int, interval: float) -> ThreadingHTTPServer:
     """A server of the page (/) and of its data (/data.json); GET and HEAD alone.
 
     Args:
-        source: of the document.
+        live: what it serves.
         host: to listen on.
         port: to listen on; 0 for any free one.
         interval: seconds between the page's questions.
@@ -73,11 +74,11 @@ def make_server(source: Source, host: str, port: int, interval: float) -> Thread
                 return
             path = self.path.partition("?")[0]
             if path == "/":
-                document, _ = source.read()
+                document, _ = live.read()
                 page = render(document, live_interval=interval).encode()
                 self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
             elif path == "/data.json":
-                document, tag = source.read()
+                document, tag = live.read()
                 if self.headers.get("If-None-Match") == f'"{tag}"':
                     self._answer(HTTPStatus.NOT_MODIFIED, "application/json", b"", tag)
                 else:

@@ -39,8 +39,10 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str
         mean, worst = 100 * values.mean(1), np.array([100 * worst_fraction(row, 0.1) for row in values])
         trade.errorbar(mean.mean(), worst.mean(), xerr=mean.std(), yerr=worst.std(), markersize=9, capsize=3, **style)
     clients.set(xlabel=f"clients, worst-off under {first} first", ylabel="test accuracy, %", ylim=(None, 102))
-    named = len(order) <= _NAMED_CLIENTS
-    clients.set_xticks(place if named else [], order if named else None, fontsize=8)
+    if len(order) <= _NAMED_CLIENTS:
+        clients.set_xticks(place, order, fontsize=8)
+    else:
+        clients.set_xticks([])
     trade.set(xlabel="mean over clients, %", ylabel="mean of the worst 10 % of clients, %")
     trade.margins(0.15)
     for axes in (clients, trade):

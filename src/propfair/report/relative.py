@@ -9,7 +9,7 @@ from propfair.fairness.arrays import FloatArray
 from propfair.files import replacing
 from propfair.report.picture import COLOURS
 
-_NAMED_CLIENTS = 24
+_NAMED_CLIENTS, _SHORT_NAME = 24, 3  # that there is room for below the bars
 
 
 def draw_relative(
@@ -34,8 +34,10 @@ def draw_relative(
         panel.axhline(0, color="black", linewidth=0.8)
         panel.set_title(name, fontsize=10)
         panel.set_xlabel("client")
-        named = number <= _NAMED_CLIENTS and max(map(len, clients)) <= 3
-        panel.set_xticks(range(number) if named else [], clients if named else None, fontsize=8)
+        if number <= _NAMED_CLIENTS and max(map(len, clients)) <= _SHORT_NAME:
+            panel.set_xticks(range(number), clients, fontsize=8)
+        else:
+            panel.set_xticks([])
         panel.grid(alpha=0.3, axis="y")
         panel.spines[["top", "right"]].set_visible(False)
     for panel in panels[: len(titles) : columns]:

@@ -10,24 +10,24 @@ from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
 from propfair.report.tables import TextTable, percent_cell
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Outcome
+from propfair.tuning.studies import Tested
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
 
-def result_table(sweep: Sweep, outcomes: Sequence[Outcome]) -> TextTable:
+def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
     """The winners on the test split."""
     rows = []
-    for outcome in outcomes:
-        winner, numbers = outcome.winner, outcome.statistics()
+    for one in tested:
+        winner, numbers = one.winner, one.group.statistics()
         chosen = percent_cell(MeanStd(winner.value, math.nan, 1, 0))
         cells = [_cell(name, numbers[name]) for name in _STATISTICS]
-        rows.append([winner.entrant.label, settings_text(winner.point) or "-", chosen, *cells])
+        rows.append([winner.contestant.label, settings_text(winner.point) or "-", chosen, *cells])
     notes = [
         "Test accuracy over clients, %; jain and gini are indices. Mean ± population standard deviation over seeds "
         f"{', '.join(map(str, sweep.seeds))}."
     ]
-    if not any(sweep.num_trials(entrant) for entrant in sweep.entrants):
+    if not any(sweep.num_trials(contestant) for contestant in sweep.contestants):
         notes.append("There was nothing to choose; the test split was read once, at the end.")
     elif sweep.selection == "paper":
         notes.append(
@@ -40,23 +40,23 @@ def result_table(sweep: Sweep, outcomes: Sequence[Outcome]) -> TextTable:
     return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
 
 
-def result_json(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[str]) -> dict[str, Any]:
+def result_json(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str]) -> dict[str, Any]:
     """All numbers; standard deviations over seeds by both of their names."""
     algorithms = []
-    for outcome in outcomes:
-        sample = outcome.statistics(ddof=1)
+    for one in tested:
+        sample = one.group.statistics(ddof=1)
         algorithms.append(
             {
-                "label": outcome.winner.entrant.label,
-                "settings": outcome.winner.entrant.fixed,
-                "chosen": outcome.winner.point,
-                "value": None if math.isnan(outcome.winner.value) else outcome.winner.value,
-                "seconds": outcome.seconds,
+                "label": one.winner.contestant.label,
+                "settings": one.winner.contestant.settings,
+                "chosen": one.winner.point,
+                "value": None if math.isnan(one.winner.value) else one.winner.value,
+                "seconds": one.seconds,
                 "test": {
-                    name: {"mean": one.mean, "population_std": one.std, "sample_std": sample[name].std}
-                    for name, one in outcome.statistics().items()
+                    name: {"mean": number.mean, "population_std": number.std, "sample_std": sample[name].std}
+                    for name, number in one.group.statistics().items()
                 },
-                "accuracy": {str(seed): values.tolist() for seed, values in outcome.accuracies.items()},
+                "accuracy": {str(run.seed): run.values().tolist() for run in one.group.runs},
             }
         )
     return {
@@ -69,11 +69,11 @@ def result_json(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[st
     }
 
 
-def write_results(sweep: Sweep, outcomes: Sequence[Outcome], failures: Sequence[str], out: Path) -> list[Path]:
+def write_results(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str], out: Path) -> list[Path]:
     """Write results.md, .tex, .csv and .json."""
     path = out / "results.json"
-    content = _finite(result_json(sweep, outcomes, failures))
-    written = result_table(sweep, outcomes).write(out / "results")
+    content = _finite(result_json(sweep, tested, failures))
+    written = result_table(sweep, tested).write(out / "results")
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return [*written, path]
 

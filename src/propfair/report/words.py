@@ -1,16 +1,17 @@
-"""What a trial shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
+"""What a comparison shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
 
 import math
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
 
 from propfair.fairness.statistics import MeanStd
-from propfair.report.groups import Measure, Trial
+from propfair.runs.grouping import Comparison
+from propfair.runs.measures import Measure
 
 
-def headline(trial: Trial, measure: Measure) -> list[str]:
+def headline(comparison: Comparison, measure: Measure) -> list[str]:
     """Who serves the worst-off best, and what that costs the average client. Empty while there is nothing to say."""
-    groups = {group.label: group.statistics(measure) for group in trial.groups if group.has(measure)}
+    groups = {group.label: group.statistics(measure) for group in comparison.groups if group.has(measure)}
     if not groups:
         return []
     if len(groups) == 1:

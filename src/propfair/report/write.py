@@ -5,14 +5,14 @@ from pathlib import Path
 
 from propfair.errors import ConfigError
 from propfair.files import write_text
-from propfair.report.document import make_document, read_all
-from propfair.report.find import Problem
+from propfair.report.document import make_document
 from propfair.report.page import render
+from propfair.runs.reading import Problem, read_runs
 
 
 def write_report(places: Sequence[Path], path: Path, title: str | None = None) -> tuple[list[Problem], int]:
     """Write the page of all runs at or below the places. What could not be read, and how many runs could."""
-    runs, problems = read_all(places)
+    runs, problems = read_runs(places)
     page = render(make_document(runs, problems, title))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The library call: your model, your clients, an algorithm; a result with per-client numbers."""
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
 from propfair.federation.own import from_datasets
+from propfair.runs.checks import check_device
+from propfair.runs.launch import execute
 from propfair.runs.result import Result
-from propfair.runs.run import Watch, check_device, execute
-from propfair.runs.training import Schedule
+from propfair.runs.schedule import Schedule
+from propfair.runs.training import AfterRound, Recipe
 
 
 def algorithm(name: str, **hyper_parameters: Any) -> Algorithm:
@@ -46,7 +49,8 @@ def train(
     lean: bool = True,
     out: str | Path | None = None,
     force: bool = False,
-    watch: Watch = lambda _: None,
+    after_round: AfterRound = lambda _: None,
+    watch: AfterRound | None = None,
 ) -> Result:
     """Train `model` fairly over `clients`.
 
@@ -71,8 +75,12 @@ def train(
         lean: leave out arithmetic that only meets padding; the same model, faster.
         out: a folder for the records, the model and the environment; None keeps everything in memory.
         force: replace `out` if it is an older run.
-        watch: called after each round.
+        after_round: called after each round, with a `Progress`.
+        watch: the name that `after_round` had in 0.1.0.
     """
+    if watch is not None:
+        warnings.warn("train(watch=...) is now called after_round=...", DeprecationWarning, stacklevel=2)
+        after_round = watch
     check_device(device)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
@@ -85,18 +93,15 @@ def train(
         cross_entropy if loss is None else per_example(loss),
         device,
     )
-    return execute(
-        model,
-        work,
+    recipe = Recipe(
+        work=work,
         engine=ENGINES.make(engine) if isinstance(engine, str) else engine,
-        rounds=server or Rounds(participation=participation),
+        server=server or Rounds(participation=participation),
         schedule=Schedule(rounds=rounds, eval_every=eval_every),
         name=Path(out).name if out else str(chosen),
-        out=None if out is None else Path(out),
-        force=force,
         lean=lean,
-        watch=watch,
     )
+    return execute(model, recipe, None if out is None else Path(out), force=force, after_round=after_round)
 
 
 def per_example(loss: LossFunction | nn.Module) -> LossFunction:

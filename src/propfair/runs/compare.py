@@ -1,46 +1,23 @@
 """Several algorithms on the same clients, over the same seeds."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from propfair.errors import ConfigError
-from propfair.fairness.arrays import FloatArray
-from propfair.fairness.statistics import MeanStd, summarize_seeds
-from propfair.federation.federation import Federation, Split
+from propfair.federation.federation import Federation
+from propfair.runs.building import build_federation
 from propfair.runs.config import RunConfig, make_config
+from propfair.runs.contestant import Contestant
+from propfair.runs.grouping import Group
+from propfair.runs.launch import run
 from propfair.runs.names import slug
 from propfair.runs.result import Result
-from propfair.runs.run import Watch, build_federation, run
+from propfair.runs.training import AfterRound
 
-
-@dataclass(frozen=True)
-class Contestant:
-    """One line of a comparison: an algorithm with its settings.
-
-    Written `NAME` or `NAME:KEY=VALUE,...`; a key without a dot is a hyper-parameter of the algorithm, a key with one is
-    any other setting: `propfair:M=5,local.lr=0.5`.
-    """
-
-    label: str  # the name, with the settings where the name alone would not tell contestants apart
-    settings: str
-    overrides: tuple[str, ...]
-
-    @classmethod
-    def parse_all(cls, texts: Sequence[str]) -> list["Contestant"]:
-        """Read the written forms."""
-        names = [text.partition(":")[0] for text in texts]
-        parsed = []
-        for text, name in zip(texts, names, strict=True):
-            settings = text.partition(":")[2]
-            pairs = [pair for pair in settings.split(",") if pair]
-            keyed = (pair if "." in pair.partition("=")[0] else f"algorithm.{pair}" for pair in pairs)
-            label = name if names.count(name) == 1 else text
-            parsed.append(cls(label, ", ".join(pairs), (f"algorithm={name}", *keyed)))
-        return parsed
+Screen = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> shows one run
 
 
 @dataclass(frozen=True)
@@ -51,30 +28,26 @@ class Compared:
     config: RunConfig
     results: tuple[Result, ...]
 
-    def statistics(self, split: Split = "test") -> dict[str, MeanStd]:
-        """Mean and population standard deviation over seeds of every statistic over clients."""
-        return summarize_seeds([result.summary(split) for result in self.results])
-
-    def accuracies(self, split: Split = "test") -> FloatArray:
-        """Accuracy of each client in each seed, [seeds, n]."""
-        return np.stack([result.evaluation(split).accuracy.numpy() for result in self.results])
+    @property
+    def group(self) -> Group:
+        """The runs under the contestant's label."""
+        return Group(self.contestant.label, tuple(result.run for result in self.results), {})
 
 
 def compare(
-    content: dict[str, object],
+    content: Mapping[str, Any],
     contestants: Sequence[Contestant],
     *,
-    overrides: Iterable[str] = (),
+    overrides: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (0,),
     out: Path,
     force: bool = False,
-    watcher: Callable[[str, int], AbstractContextManager[Watch]],
+    screen: Screen,
 ) -> tuple[list[Compared], Federation]:
     """Run every contestant with every seed on one federation. Everything is validated before the first run starts."""
     if len(contestants) < 2 or len({c.label for c in contestants}) < len(contestants):
         raise ConfigError("compare needs at least two different algorithms, such as: propfair compare fedavg propfair")
-    shared = tuple(overrides)
-    configs = [make_config(content, [*shared, *contestant.overrides]) for contestant in contestants]
+    configs = [make_config(content, {**(overrides or {}), **contestant.settings}) for contestant in contestants]
     if any(config.data != configs[0].data for config in configs):
         raise ConfigError("contestants must share the data section: clients are compared one by one")
     folders = {
@@ -91,11 +64,11 @@ def compare(
         results = []
         for seed in seeds:
             title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
-            with watcher(title, config.schedule.rounds) as watch:
+            with screen(title, config.schedule.rounds) as after_round:
                 results.append(
                     run(
-                        config.model_copy(update={"seed": seed}), folders[contestant.label, seed],
-                        name=title, force=force, federation=federation, watch=watch,
+                        config.changed(seed=seed), folders[contestant.label, seed],
+                        name=title, force=force, federation=federation, after_round=after_round,
                     )
                 )  # fmt: skip
             if results[-1].state == "interrupted":

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
 from propfair.core.aggregator import Rounds
@@ -20,7 +21,8 @@ from propfair.federation.split import Splitter
 from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.registry import fields_of, make_dataclass
 from propfair.runs.loggers import LOGGERS, Logger
-from propfair.runs.training import Schedule
+from propfair.runs.schedule import Schedule
+from propfair.runs.toml import read_toml, write_toml
 
 DEFAULT_ALGORITHM = "propfair"
 DEFAULT_ENGINE = "auto"
@@ -71,100 +73,100 @@ class RunConfig(BaseModel):
     schedule: Schedule = Schedule()
     log: tuple[str, ...] = ()  # "tensorboard", "mlflow:experiment=mine", "wandb": see `propfair.runs.loggers`
 
+    _parts: "Parts" = PrivateAttr()
+    _text: str = PrivateAttr()
+
     @model_validator(mode="after")
-    def _parts_can_be_made(self) -> Self:
-        """Build every part once, so that a wrong name or option shows before any data is read."""
-        self.to_toml()
-        self.make_loggers()
+    def _make_parts(self) -> Self:
+        """Build every part, so that a wrong name or option shows before any data is read."""
         if self.init == "independent" and self.start is not None:
             raise ConfigError("init='independent' draws new models, and start continues from one: choose one of them")
+        self._parts = Parts.of(self)
+        self._text = _spelled_out(self, self._parts)
         return self
 
-    def make_algorithm(self) -> Algorithm:
-        return ALGORITHMS.make(self.algorithm.name or DEFAULT_ALGORITHM, self.algorithm.options)
-
-    def make_engine(self) -> Engine:
-        return ENGINES.make(self.engine.name or DEFAULT_ENGINE, self.engine.options)
-
-    def make_loggers(self) -> list[Logger]:
-        """What the numbers of each round go to, beside the CSV file; options are written NAME:KEY=VALUE,..."""
-        loggers = []
-        for text in self.log:
-            name, _, rest = text.partition(":")
-            options = dict(parse_override(pair) for pair in rest.split(",") if pair)
-            loggers.append(LOGGERS.make(name, options))
-        return loggers
-
-    def make_source(self) -> Source:
-        """The data set; one that draws its examples takes the seed of the data section."""
-        drawn = any(option.name == "seed" for option in SOURCES.options(self.data.name))
-        return SOURCES.make(self.data.name, {**self.data.options, **({"seed": self.data.seed} if drawn else {})})
-
-    def make_model(self) -> ModelSpec:
-        """The model asked for, or that of the data set's protocol."""
-        return make_model(self._model_name, self.model.options)
-
     @property
-    def _model_name(self) -> str:
-        return self.model.name or self.make_source().protocol.model
-
-    def make_partitioner(self) -> Partitioner:
-        """The partitioner asked for, or that of the data set's protocol with the given options changed."""
-        part, (usual, options) = self.data.partition, self.make_source().protocol.partition
-        if part.name in ("", usual):
-            return PARTITIONERS.make(usual, {**options, **part.options})
-        return PARTITIONERS.make(part.name, part.options)
-
-    def make_splitter(self) -> Splitter:
-        """The split of the data set's protocol, with the given fields changed."""
-        return make_dataclass(Splitter, {**self.make_source().protocol.split, **self.data.split}, "data.split")
-
-    @property
-    def num_clients(self) -> int | None:
-        """How many clients to make; None where the data says it."""
-        if self.data.num_clients is not None:
-            return self.data.num_clients
-        usual = self.make_source().protocol
-        return usual.num_clients if self.make_partitioner().name == usual.partition[0] else DEFAULT_CLIENTS
+    def parts(self) -> "Parts":
+        """What the sections name, built; once for each config."""
+        return self._parts
 
     def to_toml(self) -> str:
         """The config with everything spelled out; reading it gives the same run."""
-        source, model, partitioner = self.make_source(), self.make_model(), self.make_partitioner()
-        own_model = isinstance(model, ImportedModel)
-        written = self.model_dump(mode="json")
-        written["data"] = {
-            "name": source.name, **fields_of(source),
-            "folder": written["data"]["folder"], "saved": written["data"]["saved"], "seed": self.data.seed,
-            "num_clients": self.num_clients, "partition": _spelled_out(partitioner),
-            "split": fields_of(self.make_splitter()),
-        }  # fmt: skip
-        written["model"] = {"name": self._model_name, **(self.model.options if own_model else fields_of(model))}
-        written["algorithm"] = _spelled_out(self.make_algorithm())
-        written["engine"] = _spelled_out(self.make_engine())
-        return _toml(_without_none(json.loads(json.dumps(written, default=str))))
+        return self._text
+
+    def changed(self, **changes: Any) -> "RunConfig":
+        """The config with other values of some of its fields."""
+        return RunConfig.model_validate({**dict(self), **changes})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "RunConfig":
+        """Pydantic's way to a changed copy; the parts of the copy are its own."""
+        return self.changed(**(update or {}))
 
 
-def load_config(path: Path | None = None, overrides: Iterable[str] = ()) -> RunConfig:
+@dataclass(frozen=True)
+class Parts:
+    """What a config names, built.
+
+    Attributes:
+        source: the data set; one that draws its examples takes the seed of the data section.
+        partitioner: the one asked for, or that of the data set's protocol with the given options changed.
+        splitter: that of the data set's protocol, with the given fields changed.
+        num_clients: how many clients to make; None where the data says it.
+        model_name, model: the one asked for, or that of the data set's protocol.
+        algorithm: the rule.
+        engine: how clients are run.
+        loggers: what the numbers of each round go to, beside the CSV file.
+    """
+
+    source: Source
+    partitioner: Partitioner
+    splitter: Splitter
+    num_clients: int | None
+    model_name: str
+    model: ModelSpec
+    algorithm: Algorithm
+    engine: Engine
+    loggers: tuple[Logger, ...]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Parts":
+        """Build what the sections of a config name; what they leave out, the data set's protocol says."""
+        data = config.data
+        drawn = any(option.name == "seed" for option in SOURCES.options(data.name))
+        source = SOURCES.make(data.name, {**data.options, **({"seed": data.seed} if drawn else {})})
+        model_name = config.model.name or source.protocol.model
+        model = make_model(model_name, config.model.options)
+        usual, options = source.protocol.partition
+        if data.partition.name in ("", usual):
+            partitioner = PARTITIONERS.make(usual, {**options, **data.partition.options})
+        else:
+            partitioner = PARTITIONERS.make(data.partition.name, data.partition.options)
+        num_clients = data.num_clients
+        if num_clients is None:
+            num_clients = source.protocol.num_clients if partitioner.name == usual else DEFAULT_CLIENTS
+        return cls(
+            source=source,
+            partitioner=partitioner,
+            splitter=make_dataclass(Splitter, {**source.protocol.split, **data.split}, "data.split"),
+            num_clients=num_clients,
+            model_name=model_name,
+            model=model,
+            algorithm=ALGORITHMS.make(config.algorithm.name or DEFAULT_ALGORITHM, config.algorithm.options),
+            engine=ENGINES.make(config.engine.name or DEFAULT_ENGINE, config.engine.options),
+            loggers=tuple(_make_logger(text) for text in config.log),
+        )
+
+
+def load_config(path: Path | None = None, overrides: Mapping[str, Any] | Iterable[str] = ()) -> RunConfig:
     """Read a TOML file (or start from the defaults) and apply overrides such as `algorithm.M=5` or `data=cifar10`."""
     return make_config(read_toml(path), overrides)
 
 
-def read_toml(path: Path | None) -> dict[str, Any]:
-    """The content of a TOML file; empty for None."""
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"can't read the config {path}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
-def make_config(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
-    """The config from nested values and overrides."""
+def make_config(content: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable[str] = ()) -> RunConfig:
+    """The config from nested values and overrides: values by dotted keys, or text as on the command line."""
+    settings = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
     merged = json.loads(json.dumps(content, default=str))
-    for key, value in sorted((parse_override(text) for text in overrides), key=lambda pair: pair[0].count(".")):
+    for key, value in sorted(settings.items(), key=lambda pair: pair[0].count(".")):
         _assign(merged, key, value)
     for section in ("data", "model", "algorithm", "engine"):
         _name_only(merged, section)
@@ -174,6 +176,11 @@ def make_config(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Ru
         return RunConfig.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(dict(item)) for item in error.errors())) from None
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """Texts of the form key.path=value, read once; of two for one key the last wins."""
+    return dict(parse_override(text) for text in texts)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -189,13 +196,13 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 def _assign(content: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
-    place = content
+    section: Any = content
     for name in path:
-        _name_only(place, name)
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"{key} can't be set: {name} is {place!r}, not a section")
-    place[last] = value
+        _name_only(section, name)
+        section = section.setdefault(name, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"{key} can't be set: {name} is {section!r}, not a section")
+    section[last] = value
 
 
 def _name_only(content: dict[str, Any], section: str) -> None:
@@ -223,26 +230,30 @@ def _explain(error: Mapping[str, Any]) -> str:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return str(cause)
-    place = ".".join(str(part) for part in error["loc"])
-    return f"{place}: {error['msg'].removeprefix('Value error, ')}; got {error['input']!r}"
+    key = ".".join(str(part) for part in error["loc"])
+    return f"{key}: {error['msg'].removeprefix('Value error, ')}; got {error['input']!r}"
 
 
-def _spelled_out(part: Any) -> dict[str, Any]:
+def _make_logger(text: str) -> Logger:
+    """From NAME or NAME:KEY=VALUE,..."""
+    name, _, rest = text.partition(":")
+    return LOGGERS.make(name, parse_overrides(pair for pair in rest.split(",") if pair))
+
+
+def _spelled_out(config: RunConfig, parts: Parts) -> str:
+    """The TOML text of a config with every option of every part."""
+    written = config.model_dump(mode="json")
+    written["data"] = {
+        "name": parts.source.name, **fields_of(parts.source),
+        "folder": written["data"]["folder"], "saved": written["data"]["saved"], "seed": config.data.seed,
+        "num_clients": parts.num_clients, "partition": _named(parts.partitioner), "split": fields_of(parts.splitter),
+    }  # fmt: skip
+    own_model = isinstance(parts.model, ImportedModel)
+    written["model"] = {"name": parts.model_name, **(config.model.options if own_model else fields_of(parts.model))}
+    written["algorithm"] = _named(parts.algorithm)
+    written["engine"] = _named(parts.engine)
+    return write_toml(json.loads(json.dumps(written, default=str)))
+
+
+def _named(part: Any) -> dict[str, Any]:
     return {"name": part.name, **fields_of(part)}
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
-
-
-def _toml(content: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML for nested tables of JSON values, which is all a config holds."""
-    plain = {key: value for key, value in content.items() if not isinstance(value, dict)}
-    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
-    text = f"[{prefix}]\n" * bool(prefix and (plain or not tables)) + "".join(line + "\n" for line in lines)
-    parts = [text] if text else []
-    parts += [_toml(value, f"{prefix}.{key}" if prefix else key) for key, value in tables.items()]
-    return "\n".join(parts)

@@ -16,7 +16,7 @@ import propfair
 _PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "faker", "ray", "flwr")
 
 
-def describe_environment(seed: int, engine: str) -> dict[str, Any]:
+def describe_environment(seed: int, engine: str, algorithm: str) -> dict[str, Any]:
     """All that may explain a difference between two runs of one config."""
     return {
         "propfair": propfair.__version__,
@@ -29,6 +29,7 @@ def describe_environment(seed: int, engine: str) -> dict[str, Any]:
         "git_commit": _git_commit(),
         "seed": seed,
         "engine": engine,
+        "algorithm": algorithm,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

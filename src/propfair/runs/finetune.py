@@ -1,32 +1,35 @@
 """Training on from the model of another run, and the paper's question: is anybody better off?"""
 
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from propfair.errors import ConfigError
-from propfair.runs.certify import check_same_clients
-from propfair.runs.compare import Contestant
-from propfair.runs.config import RunConfig, make_config, read_toml
+from propfair.runs.building import Federations
+from propfair.runs.compare import Screen
+from propfair.runs.config import RunConfig, make_config
+from propfair.runs.contestant import Contestant
 from propfair.runs.folder import RunFolder
+from propfair.runs.grouping import check_same_clients
+from propfair.runs.launch import ensure_run, saved_config
 from propfair.runs.names import slug
-from propfair.runs.run import Watch, saved_config
-from propfair.runs.saved import Federations, SavedRun, ensure_run
+from propfair.runs.reading import read_run
+from propfair.runs.run import Run
+from propfair.runs.toml import read_toml
 
 
 @dataclass(frozen=True)
 class FineTuned:
     """A run and what became of its model under another algorithm."""
 
-    start: SavedRun
-    end: SavedRun
+    start: Run
+    end: Run
 
 
-def config_from(start: Path, config: Path | None, overrides: Iterable[str]) -> RunConfig:
+def config_from(start: Path, config: Path | None, overrides: Mapping[str, Any]) -> RunConfig:
     """The config of a run that trains on from another one: that run's own, unless a file is given, plus overrides."""
     return make_config({**_base(start, config), "start": str(start)}, overrides)
 
@@ -35,9 +38,9 @@ def finetune(
     starts: Sequence[Path],
     contestants: Sequence[Contestant],
     *,
-    overrides: Iterable[str] = (),
+    overrides: Mapping[str, Any] | None = None,
     out: Path,
-    watcher: Callable[[str, int], AbstractContextManager[Watch]],
+    screen: Screen,
 ) -> list[FineTuned]:
     """Train on from every start with every contestant, each with the seed and settings of its start.
 
@@ -45,25 +48,25 @@ def finetune(
     """
     if not starts or not contestants:
         raise ConfigError("fine-tuning needs at least one run to start from and one algorithm to go on with")
-    shared, saved_starts = tuple(overrides), [SavedRun.read(start) for start in starts]
-    check_same_clients(saved_starts)
-    plan = []
-    for saved in saved_starts:
-        if saved.status["state"] != "finished":
-            raise ConfigError(f"{saved.path} is not finished. Go on with it first: propfair resume {saved.path}")
-        plan += [(saved, one, config_from(saved.path, None, [*shared, *one.overrides])) for one in contestants]
-    folders = {id(config): out / slug(f"{saved.path.name}-then-{one.label}") for saved, one, config in plan}
-    if len(set(folders.values())) < len(plan):
+    runs = {start: read_run(start) for start in starts}
+    check_same_clients(list(runs.values()))
+    planned = []
+    for path, run in runs.items():
+        if run.status.state != "finished":
+            raise ConfigError(f"{path} is not finished. Go on with it first: propfair resume {path}")
+        for one in contestants:
+            config = config_from(path, None, {**(overrides or {}), **one.settings})
+            planned.append((run, config, f"{run.name} then {one.label}", out / slug(f"{path.name}-then-{one.label}")))
+    if len({folder for *_, folder in planned}) < len(starts) * len(contestants):
         raise ConfigError("two of the runs to start from, or of the algorithms, have the same name")
     federations = Federations()
     tuned = []
-    for saved, one, config in plan:
-        title = f"{saved.name} then {one.label}"
-        with watcher(title, config.schedule.rounds) as watch:
+    for run, config, title, folder in planned:
+        with screen(title, config.schedule.rounds) as after_round:
             end = ensure_run(
-                config, folders[id(config)], name=title, watch=watch, federation=partial(federations.of, config)
+                config, folder, name=title, federation=partial(federations.of, config), after_round=after_round
             )
-        tuned.append(FineTuned(saved, end))
+        tuned.append(FineTuned(run, end))
     return tuned
 
 

@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,11 +35,11 @@ from torch import Tensor
 from propfair.errors import ConfigError, DataError
 from propfair.files import give_usual_mode, replacing, write_text
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
+from propfair.runs.run import RunState
 
 if sys.platform != "win32":
     import fcntl
 
-RunState = Literal["running", "finished", "interrupted", "failed"]
 _KEPT_CHECKPOINTS = 2
 FORMAT = 1  # of the folder; a folder of another format is refused
 
@@ -162,8 +162,8 @@ class RunFolder:
         """The client table, also while the run goes on."""
         return self._table("records", CLIENT_SCHEMA)
 
-    def rounds(self) -> pa.Table:
-        """The round table, also while the run goes on."""
+    def diagnostics(self) -> pa.Table:
+        """The table of whole rounds, also while the run goes on."""
         return self._table("rounds", ROUND_SCHEMA)
 
     def model(self) -> dict[str, Tensor]:
@@ -190,7 +190,7 @@ class RunFolder:
         """Write the rows since the last checkpoint, then the checkpoint; older checkpoints are pruned."""
         self._checkpoints.mkdir(exist_ok=True)
         number = f"{checkpoint.round:08d}"
-        for kind, table in (("records", records.clients), ("rounds", records.rounds)):
+        for kind, table in (("records", records.clients), ("rounds", records.diagnostics)):
             part = self._checkpoints / f"{kind}-{number}.parquet"
             with replacing(part) as temporary:
                 pq.write_table(table, temporary)

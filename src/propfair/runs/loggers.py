@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal
 
 from propfair.core.evaluation import Evaluation
 from propfair.errors import MissingExtraError, PropFairWarning
-from propfair.fairness.statistics import summarize
+from propfair.fairness.arrays import FloatArray
 from propfair.federation.federation import Split
 from propfair.files import write_text
 from propfair.registry import Registry
+from propfair.runs.measures import summarize_clients
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
@@ -227,11 +228,11 @@ def open_sinks(loggers: Sequence[Logger], about: About) -> Sinks:
     return Sinks({"csv": CsvSink(about.folder), **{logger.name: logger.open(about) for logger in loggers}})
 
 
-def evaluation_values(split: Split, evaluation: Evaluation, prefix: str = "") -> dict[str, float]:
+def evaluation_values(split: Split, evaluation: Evaluation, shares: FloatArray, prefix: str = "") -> dict[str, float]:
     """Statistics over clients of an evaluation, by name."""
     values = {f"{split}/{prefix}loss/mean": float(evaluation.loss.nanmean())}
     if not evaluation.accuracy.isnan().all():
-        numbers = summarize(evaluation.accuracy.numpy()).as_dict()
+        numbers = summarize_clients(evaluation.accuracy.numpy(), shares).as_dict()
         values |= {f"{split}/{prefix}accuracy/{name}": float(numbers[name]) for name in _STATISTICS}
     return values
 

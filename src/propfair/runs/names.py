@@ -1,18 +1,23 @@
 """Names of runs and their folders."""
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.registry import fields_of
-from propfair.runs.config import RunConfig
+from propfair.algorithms.base import ALGORITHMS
+from propfair.errors import ConfigError
+
+if TYPE_CHECKING:
+    from propfair.runs.config import RunConfig
 
 RUNS = Path("runs")
 
 
-def run_folder(config: RunConfig) -> Path:
+def run_folder(config: "RunConfig") -> Path:
     """runs/digits-propfair-seed0, or the next free number behind it."""
-    return free_folder(f"{config.data.name}-{config.make_algorithm().name}-seed{config.seed}")
+    return free_folder(f"{config.data.name}-{config.parts.algorithm.name}-seed{config.seed}")
 
 
 def free_folder(name: str) -> Path:
@@ -25,13 +30,33 @@ def free_folder(name: str) -> Path:
     return path
 
 
-def short_name(algorithm: Algorithm) -> str:
-    """The algorithm with those hyper-parameters that are not its defaults: propfair(M=2.0)."""
-    usual = {option.name: option.default for option in ALGORITHMS.options(algorithm.name)}
-    changed = [f"{key}={value}" for key, value in fields_of(algorithm).items() if value != usual[key]]
-    return f"{algorithm.name}({', '.join(changed)})" if changed else algorithm.name
+def algorithm_label(section: Mapping[str, Any]) -> str:
+    """An algorithm, as a config names it, with those options that are not its defaults: propfair(M=2.0).
+
+    One that is not installed here is called by its name alone.
+    """
+    name = present_name(section)
+    if name not in ALGORITHMS.names():
+        return name
+    usual = {option.name: _json(option.default) for option in ALGORITHMS.options(name)}
+    changed = [f"{key}={value}" for key, value in section.items() if key in usual and _json(value) != usual[key]]
+    return f"{name}({', '.join(changed)})" if changed else name
+
+
+def present_name(section: Mapping[str, Any]) -> str:
+    """What the algorithm of a config is called now, if it has had another name; as it is written if it is not known."""
+    written = str(section.get("name", ""))
+    try:
+        return ALGORITHMS.get(written).name
+    except ConfigError:
+        return written
 
 
 def slug(text: str) -> str:
     """A text as a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.") or "run"
+
+
+def _json(value: Any) -> Any:
+    """A value as it comes back from a file."""
+    return json.loads(json.dumps(value, default=str))

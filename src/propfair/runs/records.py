@@ -1,12 +1,10 @@
 """What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,7 +12,6 @@ from propfair.algorithms.base import ClientId
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.engines.session import Event
-from propfair.federation.federation import SPLITS, Split
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 CLIENT_SCHEMA = pa.schema(
@@ -98,7 +95,7 @@ class Records:
         )
 
     @property
-    def rounds(self) -> pa.Table:
+    def diagnostics(self) -> pa.Table:
         """run, round, metric, value."""
         numbers, metrics, values = zip(*self._rounds, strict=True) if self._rounds else ((), (), ())
         return pa.table(
@@ -115,38 +112,6 @@ class Records:
         """Forget the rows, once they are written."""
         self._clients.clear()
         self._rounds.clear()
-
-
-def last_evaluations(
-    records: pa.Table, sizes: Mapping[str, Sequence[int]], prefix: str = ""
-) -> dict[Split, Evaluation]:
-    """The newest evaluation of each split, read back from the client table.
-
-    Args:
-        records: the client table.
-        sizes: by split, how many examples each client has.
-        prefix: "personal_" for the clients' own models.
-    """
-    found: dict[Split, Evaluation] = {}
-    for split in SPLITS:
-        rows = records.filter(pc.equal(records["split"], split))
-        rows = rows.filter(pc.is_in(rows["metric"], pa.array([f"{prefix}loss", f"{prefix}accuracy"])))
-        if not len(rows):
-            continue
-        rows = rows.filter(pc.equal(rows["round"], pc.max(rows["round"])))
-        columns = {}
-        for metric in ("loss", "accuracy"):
-            own = rows.filter(pc.equal(rows["metric"], f"{prefix}{metric}"))
-            values = np.full(len(sizes[split]), np.nan)
-            values[own["client"].to_numpy()] = own["value"].to_numpy()
-            columns[metric] = torch.from_numpy(values)
-        found[split] = Evaluation(columns["loss"], columns["accuracy"], torch.tensor(sizes[split]))
-    return found
-
-
-def count_dropped(records: pa.Table) -> int:
-    """How often a client was left out of a round."""
-    return int(pc.sum(pc.equal(records["metric"], "dropped")).as_py() or 0)
 
 
 def _repeated(texts: Sequence[str], times: Sequence[int]) -> pa.DictionaryArray:

@@ -1,69 +1,109 @@
-"""What a training gives back: per-client numbers as tables, and the model."""
+"""What a training gives back: the run, with per-client numbers as tables, and the model."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from torch import Tensor, nn
 
 from propfair.core.evaluation import Evaluation
-from propfair.errors import DataError, MissingExtraError
-from propfair.fairness.statistics import ClientStatistics, summarize
+from propfair.errors import MissingExtraError
+from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import Split
+from propfair.runs.measures import Measure
+from propfair.runs.run import Run, RunState
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-EndState = Literal["finished", "interrupted", "failed"]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """One finished (or interrupted) run.
+    """One finished (or interrupted) run and its model.
 
     Attributes:
-        name: of the run.
-        algorithm: with its hyper-parameters.
-        state: "finished", "interrupted" or "failed"; `reason` says why.
-        rounds: rounds done.
-        clients: a name for each client.
-        records: run, round, client, split, metric, value (Arrow).
-        rounds_table: run, round, metric, value (Arrow).
-        evaluations: the last evaluation, by split.
-        personal: the last evaluation of the clients' personal models, for algorithms that have them.
+        run: all that is known of the run; the same type as one that is read from a folder.
         model: the trained module.
-        num_dropped: how often a client was left out of a round because it diverged.
-        notes: how the engine ran the clients, where it chose.
-        folder: where the run was written, if it was.
     """
 
-    name: str
-    algorithm: str
-    state: EndState
-    reason: str
-    rounds: int
-    clients: tuple[str, ...]
-    records: pa.Table
-    rounds_table: pa.Table
-    evaluations: dict[Split, Evaluation]
-    personal: dict[Split, Evaluation]
+    run: Run
     model: nn.Module
-    num_dropped: int
-    seconds: float
-    notes: tuple[str, ...] = ()
-    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.run.name
+
+    @property
+    def algorithm(self) -> str:
+        """With its hyper-parameters."""
+        return self.run.algorithm
+
+    @property
+    def state(self) -> RunState:
+        """How it ended: "finished", "interrupted" or "failed"; `reason` says why."""
+        return self.run.status.state
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, if it is not finished."""
+        return self.run.status.reason
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return self.run.status.rounds
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, breaks left out."""
+        return self.run.status.seconds
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """A name for each client."""
+        return self.run.clients.names
+
+    @property
+    def records(self) -> pa.Table:
+        """run, round, client, split, metric, value (Arrow)."""
+        return self.run.records
+
+    @property
+    def rounds_table(self) -> pa.Table:
+        """run, round, metric, value (Arrow)."""
+        return self.run.diagnostics
+
+    @property
+    def evaluations(self) -> dict[Split, Evaluation]:
+        """The last evaluation of the global model, by split."""
+        return self.run.global_evaluations()
+
+    @property
+    def personal(self) -> dict[Split, Evaluation]:
+        """The last evaluation of the clients' personal models, for algorithms that have them."""
+        return self.run.personal_evaluations()
+
+    @property
+    def num_dropped(self) -> int:
+        """How often a client was left out of a round because it diverged."""
+        return self.run.num_dropped
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the engine ran the clients, where it chose."""
+        return self.run.environment.notes
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run was written, if it was."""
+        return self.run.folder
 
     def evaluation(self, split: Split = "test") -> Evaluation:
         """What the last evaluated model does for each client; personal models where the algorithm trains them."""
-        found = {**self.evaluations, **self.personal}
-        if split not in found:
-            raise DataError(
-                f"run {self.name!r} has no evaluation on {split!r}; it has: {', '.join(found) or 'none'}. "
-                f"The run is {self.state}{f': {self.reason}' if self.reason else ''}"
-            )
-        return found[split]
+        return self.run.evaluation(split)
 
     @property
     def accuracy(self) -> Tensor:
@@ -71,8 +111,8 @@ class Result:
         return self.evaluation("test").accuracy
 
     def summary(self, split: Split = "test") -> ClientStatistics:
-        """Mean, spread, worst and best clients, and indices of equality of the accuracies."""
-        return summarize(self.evaluation(split).accuracy.numpy())
+        """Mean, spread, worst and best clients, and indices of equality of the accuracies; weighted by data share."""
+        return self.run.summary(Measure(split))
 
     def to_arrow(self) -> pa.Table:
         """The records: run, round, client, split, metric, value."""
@@ -94,3 +134,6 @@ class Result:
         frame = pl.from_arrow(self.records)
         assert isinstance(frame, pl.DataFrame)
         return frame
+
+    def __repr__(self) -> str:
+        return f"Result({self.name!r}, {self.algorithm}, {self.state} after {self.rounds} rounds)"

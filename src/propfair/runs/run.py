@@ -1,292 +1,279 @@
-"""From a config to a run: loads the data once, builds the model, trains, writes the folder."""
+"""The one type for a run: in memory or on disk, finished or still going on."""
 
-import contextlib
-import dataclasses
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from pydantic import BaseModel, ConfigDict
 
-from propfair.core.aggregator import Rounds
-from propfair.core.client import Workload
-from propfair.engines.auto import Auto
-from propfair.engines.inprocess import torch_threads
-from propfair.engines.session import Engine
-from propfair.errors import ConfigError, DataError, TrainingError
-from propfair.federation.federation import Federation, federate
-from propfair.federation.saved import load_partition
-from propfair.runs.config import RunConfig, make_config
-from propfair.runs.environment import describe_environment, with_resume
-from propfair.runs.folder import RunFolder
-from propfair.runs.initial import Initial
-from propfair.runs.loggers import About, Logger, Sinks, flat, open_sinks
-from propfair.runs.names import short_name
-from propfair.runs.records import Records, count_dropped, last_evaluations
-from propfair.runs.result import Result
-from propfair.runs.training import Progress, Schedule, Trained, check_workload, fit, split_sizes
+from propfair.core.evaluation import Evaluation
+from propfair.errors import DataError
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.statistics import ClientStatistics
+from propfair.federation.federation import SPLITS, Split
+from propfair.runs.measures import ACCURACY, Measure, Series, summarize_clients
+from propfair.runs.names import algorithm_label
 
-Watch = Callable[[Progress], None]
+EndState = Literal["finished", "interrupted", "failed"]
+RunState = Literal["running", "finished", "interrupted", "failed"]
+PERSONAL = "personal_"  # before the metric's name: of the clients' own models
 
 
-class Start(NamedTuple):
-    """The model of an earlier run, to be trained on."""
+class _Written(BaseModel):
+    """A JSON file of a run folder. Keys of other versions are passed over."""
 
-    model: dict[str, Tensor]  # state dict
-    described: dict[str, Any]  # for environment.json
-
-
-def build_federation(config: RunConfig) -> Federation:
-    """The clients of a config. Depends on its data section alone, so that runs can share them."""
-    examples = config.make_source().load(config.data.folder)
-    if config.data.saved is not None:
-        return load_partition(config.data.saved, examples)
-    return federate(examples, config.make_partitioner(), config.num_clients, config.make_splitter(), config.data.seed)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-def initial(config: RunConfig, federation: Federation) -> Initial:
-    """The models that clients start from, drawn from the seed of the config."""
-    shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
-    return Initial(config.make_model(), shape, federation.examples.num_classes, config.seed)
+class Status(_Written):
+    """status.json: how far the run is, and how it ended."""
+
+    name: str
+    state: RunState
+    rounds: int
+    reason: str = ""
+    seconds: float = 0.0
 
 
-def build_model(config: RunConfig, federation: Federation) -> nn.Module:
-    """The model of a config, initialised from its seed."""
-    return initial(config, federation).module()
+class Start(_Written):
+    """The run whose model was trained on, as environment.json tells it."""
+
+    run: str
+    label: str
+    rounds: int
+    fingerprint: str = ""
+    same_clients: bool = True
 
 
-def build_workload(config: RunConfig, federation: Federation) -> Workload:
-    """All that the clients of a config need."""
-    starts = initial(config, federation) if config.init == "independent" else None
-    return Workload(federation, config.make_algorithm(), config.local, config.seed, device=config.device, starts=starts)
+class Environment(_Written):
+    """environment.json: what may explain a difference between two runs of one config, and what a resume needs."""
+
+    propfair: str = ""
+    python: str = ""
+    platform: str = ""
+    packages: dict[str, str] = {}
+    git_commit: str | None = None
+    seed: int
+    engine: str = ""
+    engine_choice: str = ""  # what `auto` chose
+    notes: tuple[str, ...] = ()  # how the engine ran the clients, where it chose
+    threads: int = 1
+    algorithm: str = ""  # with all its hyper-parameters; empty in folders of 0.1.0
+    command: tuple[str, ...] = ()
+    started: str = ""
+    start: Start | None = None
 
 
-def run(
-    config: RunConfig,
-    out: Path | None = None,
-    *,
-    name: str | None = None,
-    force: bool = False,
-    federation: Federation | None = None,
-    watch: Watch = lambda _: None,
-) -> Result:
-    """Run a config. With `out`, everything is recorded there; the folder is made only once nothing can be wrong."""
-    check_device(config.device)
-    federation = federation or build_federation(config)
-    module = build_model(config, federation)
-    start = None if config.start is None else load_start(config.start, module, federation)
-    work = build_workload(config, federation)
-    return execute(
-        module, work, engine=config.make_engine(), rounds=config.server, schedule=config.schedule,
-        name=name or (out.name if out else str(work.algorithm)), out=out, force=force,
-        config_text=config.to_toml(), start=start, lean=config.lean, loggers=config.make_loggers(), watch=watch,
-    )  # fmt: skip
+class Clients(_Written):
+    """clients.json: who took part."""
+
+    fingerprint: str
+    note: str = ""
+    names: tuple[str, ...]
+    num_classes: int | None = None
+    sizes: dict[str, tuple[int, ...]]  # by split, how many examples each client has
+    train_labels: tuple[tuple[int, ...], ...] | None = None
 
 
-def load_start(path: Path, module: nn.Module, federation: Federation) -> Start:
-    """Put the model that a run reached into `module`."""
-    folder = RunFolder.open(path)
-    model = folder.model()
-    try:
-        module.load_state_dict(model)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()} Train the same model on data of "
-            "the same shape."
-        ) from None
-    status, clients = folder.status, folder.clients
-    described = {
-        "run": str(path),
-        "label": short_name(saved_config(folder).make_algorithm()) if folder.config_text else status["name"],
-        "rounds": status["rounds"],
-        "fingerprint": clients["fingerprint"],
-        "same_clients": clients["fingerprint"] == federation.fingerprint,
-    }
-    return Start(model, described)
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is known of a run. Everything that shows, compares or judges runs looks at this.
 
-
-def execute(
-    module: nn.Module,
-    work: Workload,
-    *,
-    engine: Engine,
-    rounds: Rounds,
-    schedule: Schedule,
-    name: str,
-    out: Path | None = None,
-    force: bool = False,
-    config_text: str = "",
-    start: Start | None = None,
-    lean: bool = True,
-    loggers: Sequence[Logger] = (),
-    watch: Watch = lambda _: None,
-) -> Result:
-    """Train and, with `out`, write the run folder."""
-    rounds.cohort_size(work.federation.num_clients)
-    check_workload(module, work)
-    folder = sinks = None
-    if out is not None:
-        sinks = open_sinks(loggers, About(name, out, flat(tomllib.loads(config_text))))
-        environment = describe_environment(work.seed, engine.name)
-        folder = RunFolder.create(
-            out, name=name, config=config_text, force=force, clients=describe_clients(work.federation),
-            environment=environment if start is None else {**environment, "start": start.described},
-            start=None if start is None else start.model,
-        )  # fmt: skip
-    return _train(
-        module, work, folder, engine=engine, rounds=rounds, schedule=schedule, name=name, lean=lean, sinks=sinks,
-        watch=watch,
-    )  # fmt: skip
-
-
-def resume(
-    path: Path,
-    *,
-    data_folder: Path | None = None,
-    federation: Federation | None = None,
-    watch: Watch = lambda _: None,
-) -> Result:
-    """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
-
-    Args:
-        path: the run folder.
-        data_folder: where the data are now, if they have moved.
-        federation: the clients, if they are loaded already.
-        watch: told after each round.
+    Attributes:
+        folder: where it is written; None: nowhere.
+        config_text: the resolved config, TOML; empty for a run that was started from Python.
+        status, environment, clients: see there.
+        records: run, round, client, split, metric, value (Arrow).
+        diagnostics: of whole rounds: run, round, metric, value (Arrow).
     """
-    folder = RunFolder.open(path)
-    config = saved_config(folder)
-    status, environment = folder.status, folder.environment
-    if status["state"] == "failed":
-        raise ConfigError(f"{path} has failed and would fail again: {status['reason']}")
-    if data_folder is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"folder": data_folder})})
-    check_device(config.device)
-    federation = federation or build_federation(config)
-    if federation.fingerprint != folder.clients["fingerprint"]:
-        raise DataError(
-            f"the data of {path} have changed: their fingerprint was {folder.clients['fingerprint']}, now it is "
-            f"{federation.fingerprint}. Bring the old data back with --data-dir, or run it again."
-        )
-    module = build_model(config, federation)
-    work = build_workload(config, federation)
-    if status["state"] == "finished":
-        return _result(_reread(folder, federation), module, work, folder, status["name"])
-    start = folder.start()
-    if start is not None:
-        module.load_state_dict(start)
-    folder.save_environment(with_resume(environment))
-    with torch_threads(environment["threads"]):  # the last bits depend on it
-        return _train(
-            module, work, folder, engine=_same_engine(config.make_engine(), environment), rounds=config.server,
-            schedule=config.schedule, name=status["name"], lean=config.lean, watch=watch,
-            sinks=open_sinks(config.make_loggers(), About(status["name"], path, flat(tomllib.loads(config.to_toml())))),
-        )  # fmt: skip
+
+    folder: Path | None
+    config_text: str
+    status: Status
+    environment: Environment
+    clients: Clients
+    records: pa.Table
+    diagnostics: pa.Table
+
+    @property
+    def name(self) -> str:
+        return self.status.name
+
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return self.environment.seed
+
+    @property
+    def where(self) -> str:
+        """The folder, or the name of a run without one, for messages."""
+        return str(self.folder) if self.folder is not None else f"run {self.name!r}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data and of who holds what."""
+        return self.clients.fingerprint
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved config as nested values; empty for a run that was started from Python."""
+        return tomllib.loads(self.config_text)
+
+    @cached_property
+    def label(self) -> str:
+        """The algorithm with what is not its default, and what it started from; the same for all seeds.
+
+        A run that was started from Python is called by its name without the seed.
+        """
+        if not self.config:
+            return re.sub(rf"[\s,_-]*seed[\s=_-]?{self.seed}(-\d+)?$", "", self.name) or self.name
+        label = algorithm_label(self.config.get("algorithm", {}))
+        return f"{label} from {self.environment.start.label}" if self.environment.start else label
+
+    @property
+    def algorithm(self) -> str:
+        """With all its hyper-parameters, where the version that made the run wrote them down; else the label."""
+        return self.environment.algorithm or self.label
+
+    @property
+    def total_rounds(self) -> int | None:
+        """Rounds asked for, if the config says so."""
+        total = self.config.get("schedule", {}).get("rounds")
+        return total if isinstance(total, int) else None
+
+    @cached_property
+    def shares(self) -> FloatArray:
+        """p_k = n_k / N from training sizes, [n]."""
+        sizes = np.asarray(self.clients.sizes["train"], dtype=np.float64)
+        shares: FloatArray = sizes / sizes.sum()
+        return shares
+
+    @cached_property
+    def num_dropped(self) -> int:
+        """How often a client was left out of a round because it diverged."""
+        dropped = self.series("round", "dropped")
+        return 0 if dropped is None else int(np.isfinite(dropped.values).sum())
+
+    # The records, as tables.
+
+    def series(self, split: str, metric: str) -> Series | None:
+        """One metric as [rounds, clients]; None if it was never recorded. Made when it is first asked for."""
+        if (split, metric) not in self._made:
+            self._made[split, metric] = self._make(split, metric)
+        return self._made[split, metric]
+
+    @cached_property
+    def round_metrics(self) -> tuple[str, ...]:
+        """What was recorded of the clients of each round: "weight" and so on."""
+        return tuple(metric for split, metric in self._recorded if split == "round")
+
+    @cached_property
+    def personal(self) -> bool:
+        """The measured models are the clients' own."""
+        return any(metric.startswith(PERSONAL) for _, metric in self._recorded)
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """What was measured of the models, the most telling first: accuracies before losses, test first of all."""
+        wanted = (Measure(split, metric) for metric in ("accuracy", "loss") for split in reversed(SPLITS))
+        return tuple(measure for measure in wanted if self.measured(measure) is not None)
+
+    def measured(self, measure: Measure) -> Series | None:
+        """What the models that clients are served by do for them, over the rounds.
+
+        Where the algorithm trains a model for each client, that is the client's own; else the global one.
+        """
+        own = self.series(measure.split, f"{PERSONAL}{measure.metric}")
+        return own if own is not None else self.series(measure.split, measure.metric)
+
+    # The end.
+
+    def global_evaluations(self) -> dict[Split, Evaluation]:
+        """The newest evaluation of the global model on each split."""
+        return self._evaluations("")
+
+    def personal_evaluations(self) -> dict[Split, Evaluation]:
+        """The newest evaluation of the clients' own models on each split; empty unless the algorithm trains them."""
+        return self._evaluations(PERSONAL)
+
+    def evaluation(self, split: Split = "test") -> Evaluation:
+        """What the last evaluated model does for each client; personal models where the algorithm trains them."""
+        found = self._served
+        if split not in found:
+            known = ", ".join(found) or "nothing yet"
+            reason = f": {self.status.reason}" if self.status.reason else ""
+            raise DataError(
+                f"{self.where} was not evaluated on {split!r}; it was evaluated on: {known}. "
+                f"The run is {self.status.state}{reason}"
+            )
+        return found[split]
+
+    def values(self, measure: Measure = ACCURACY) -> FloatArray:
+        """The last value of each client, [n]; NaN for clients without examples in the split."""
+        wanted: Split = next((split for split in SPLITS if split == measure.split), "test")
+        found: FloatArray = getattr(self.evaluation(wanted), measure.metric).numpy()
+        return found
+
+    def summary(self, measure: Measure = ACCURACY) -> ClientStatistics:
+        """Statistics over clients of their last values; weighted ones by data share."""
+        return summarize_clients(self.values(measure), self.shares, measure)
+
+    @cached_property
+    def _served(self) -> dict[Split, Evaluation]:
+        return self.global_evaluations() | self.personal_evaluations()
+
+    def _evaluations(self, prefix: str) -> dict[Split, Evaluation]:
+        found: dict[Split, Evaluation] = {}
+        for split in SPLITS:
+            columns = [self.series(split, f"{prefix}{metric}") for metric in ("loss", "accuracy")]
+            recorded = [int(series.rounds[-1]) for series in columns if series is not None]
+            if recorded:
+                nothing = np.full(len(self.clients.names), np.nan)
+                loss, accuracy = (nothing if one is None else one.at(max(recorded)) for one in columns)
+                sizes = torch.tensor(self.clients.sizes[split])
+                found[split] = Evaluation(torch.from_numpy(loss), torch.from_numpy(accuracy), sizes)
+        return found
+
+    @cached_property
+    def _made(self) -> dict[tuple[str, str], Series | None]:
+        return {}
+
+    @cached_property
+    def _codes(self) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+        """A number for the split and metric of every row, and what the numbers stand for."""
+        (split_codes, splits), (metric_codes, metrics) = (_numbered(self.records[name]) for name in ("split", "metric"))
+        return split_codes * max(1, len(metrics)) + metric_codes, splits, metrics
+
+    @cached_property
+    def _recorded(self) -> dict[tuple[str, str], int]:
+        codes, splits, metrics = self._codes
+        return {
+            (splits[code // len(metrics)], metrics[code % len(metrics)]): code for code in np.unique(codes).tolist()
+        }
+
+    def _make(self, split: str, metric: str) -> Series | None:
+        code = self._recorded.get((split, metric))
+        if code is None:
+            return None
+        rows = np.flatnonzero(self._codes[0] == code)
+        client, number, value = (self.records[name].to_numpy()[rows] for name in ("client", "round", "value"))
+        rounds, at = np.unique(number, return_inverse=True)
+        values = np.full((len(rounds), len(self.clients.names)), np.nan)
+        values[at, client] = value
+        return Series(rounds.astype(np.int64), values)
 
 
-def _same_engine(engine: Engine, environment: Mapping[str, Any]) -> Engine:
-    """The engine of a config, with what `auto` chose when the run began."""
-    choice = environment.get("engine_choice")
-    return dataclasses.replace(engine, choice=choice) if isinstance(engine, Auto) and choice else engine
-
-
-def saved_config(folder: RunFolder) -> RunConfig:
-    """The config of a run on disk."""
-    text = folder.config_text
-    if not text:
-        raise ConfigError(
-            f"{folder.path} was started from Python, with a model or data that no config describes; "
-            "only runs of the command line can be rebuilt from their folder"
-        )
-    return make_config(tomllib.loads(text))
-
-
-def _train(
-    module: nn.Module, work: Workload, folder: RunFolder | None, *,
-    engine: Engine, rounds: Rounds, schedule: Schedule, name: str, lean: bool, sinks: Sinks | None, watch: Watch,
-) -> Result:  # fmt: skip
-    with folder.in_use() if folder else contextlib.nullcontext(), _disk_errors(folder):
-        trained = fit(
-            module, work, engine=engine, rounds=rounds, schedule=schedule, name=name, folder=folder, lean=lean,
-            sinks=sinks, watch=watch,
-        )  # fmt: skip
-        if folder is not None:
-            folder.save_model(trained.model)
-            folder.finish(trained.state, trained.rounds, trained.reason, trained.seconds)
-    return _result(trained, module, work, folder, name)
-
-
-def _reread(folder: RunFolder, federation: Federation) -> Trained:
-    """The end of a training that is on disk."""
-    status, records, sizes = folder.status, folder.records(), split_sizes(federation)
-    return Trained(
-        state=status["state"],
-        rounds=status["rounds"],
-        reason=status["reason"],
-        records=Records(status["name"]),
-        model=folder.model(),
-        evaluations=last_evaluations(records, sizes),
-        personal=last_evaluations(records, sizes, "personal_"),
-        num_dropped=count_dropped(records),
-        seconds=status["seconds"],
-    )
-
-
-def _result(trained: Trained, module: nn.Module, work: Workload, folder: RunFolder | None, name: str) -> Result:
-    module.load_state_dict(trained.model)
-    return Result(
-        name=name,
-        algorithm=str(work.algorithm),
-        state=trained.state,
-        reason=trained.reason,
-        rounds=trained.rounds,
-        clients=work.federation.names,
-        records=folder.records() if folder else trained.records.clients,
-        rounds_table=folder.rounds() if folder else trained.records.rounds,
-        evaluations=trained.evaluations,
-        personal=trained.personal,
-        model=module,
-        num_dropped=trained.num_dropped,
-        notes=tuple(trained.notes),
-        seconds=trained.seconds,
-        folder=folder.path if folder else None,
-    )
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there, before anything is loaded."""
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device {device!r} can't be used here: {str(error).splitlines()[0]}. Try --device cpu."
-        ) from None
-
-
-def describe_clients(federation: Federation) -> dict[str, Any]:
-    """Names, sizes and label counts of the clients, for reports that show who holds what."""
-    classes = federation.examples.num_classes
-    described: dict[str, Any] = {
-        "fingerprint": federation.fingerprint,
-        "note": federation.note,
-        "names": list(federation.names),
-        "num_classes": classes,
-        "sizes": split_sizes(federation),
-    }
-    if classes:
-        described["train_labels"] = federation.label_counts("train").tolist()
-    return described
-
-
-@contextlib.contextmanager
-def _disk_errors(folder: RunFolder | None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = folder.path if folder else error.filename
-        raise TrainingError(
-            f"can't write to {where}: {error.strerror or error}. What was written before is whole; free some space, "
-            "or choose another folder with --out."
-        ) from error
+def _numbered(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """A text column as numbers and what they stand for."""
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):
+        joined = joined.chunk(0) if joined.num_chunks else pa.DictionaryArray.from_arrays([], pa.array([], pa.string()))
+    return np.asarray(joined.indices, dtype=np.int64), joined.dictionary.to_pylist()

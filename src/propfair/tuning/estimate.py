@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from propfair.algorithms.base import Needs
 from propfair.engines.inprocess import torch_threads
-from propfair.runs.run import run
-from propfair.runs.saved import Federations
+from propfair.runs.building import Federations
+from propfair.runs.launch import run
+from propfair.runs.schedule import Schedule
 from propfair.runs.training import Progress
-from propfair.tuning.search import Entrant, Sweep
+from propfair.tuning.search import Sweep, Tunable
 from propfair.tuning.studies import Studies
 
 
@@ -39,28 +40,28 @@ def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
     """Measure a round of an algorithm that needs the clients' losses and of one that does not; count what is left."""
     sweep = studies.sweep
     left = {
-        entrant.label: sum(not standing.ended for standing in studies.boards[entrant.label].standings())
-        for entrant in sweep.entrants
+        contestant.label: sum(not standing.ended for standing in studies.boards[contestant.label].standings())
+        for contestant in sweep.contestants
     }
-    finals = {entrant.label: len(sweep.seeds) for entrant in sweep.entrants}
+    finals = {contestant.label: len(sweep.seeds) for contestant in sweep.contestants}
     if studies.tuned:
         winners = studies.winners()
         standings = studies.final(winners).standings() if winners else []
         for position, winner in enumerate(winners):
             own = standings[position * len(sweep.seeds) : (position + 1) * len(sweep.seeds)]
-            finals[winner.entrant.label] = sum(not standing.ended for standing in own)
-    example = sweep.entrants[0]
+            finals[winner.contestant.label] = sum(not standing.ended for standing in own)
+    example = sweep.contestants[0]
     trial_rounds = sweep.trial_config(example, sweep.example(example)).schedule.rounds
     final_rounds = sweep.final_config(example, sweep.example(example), 0).schedule.rounds
     federations = Federations()
     measured: dict[bool, float] = {}
     work = 0.0
-    for entrant in sweep.entrants:
-        rounds = left[entrant.label] * trial_rounds + finals[entrant.label] * final_rounds
+    for contestant in sweep.contestants:
+        rounds = left[contestant.label] * trial_rounds + finals[contestant.label] * final_rounds
         if rounds:
-            asks = _asks_for_losses(sweep, entrant)
+            asks = _asks_for_losses(sweep, contestant)
             if asks not in measured:
-                measured[asks] = measure_round(sweep, entrant, federations, threads)
+                measured[asks] = measure_round(sweep, contestant, federations, threads)
             work += rounds * measured[asks]
     return Estimate(
         num_trials=sum(left.values()),
@@ -72,15 +73,15 @@ def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
     )
 
 
-def measure_round(sweep: Sweep, entrant: Entrant, federations: Federations, threads: int) -> float:
+def measure_round(sweep: Sweep, contestant: Tunable, federations: Federations, threads: int) -> float:
     """Seconds of one round, evaluation and start-up left out."""
-    config = sweep.trial_config(entrant, sweep.example(entrant))
-    short = config.model_copy(update={"schedule": type(config.schedule)(rounds=1, eval_splits=())})
+    config = sweep.trial_config(contestant, sweep.example(contestant))
+    short = config.changed(schedule=Schedule(rounds=1, eval_splits=()))
     seen: list[Progress] = []
     with torch_threads(threads):
-        run(short, federation=federations.of(config), watch=seen.append)
+        run(short, federation=federations.of(config), after_round=seen.append)
     return seen[-1].seconds if seen else 0.0
 
 
-def _asks_for_losses(sweep: Sweep, entrant: Entrant) -> bool:
-    return bool(sweep.trial_config(entrant, sweep.example(entrant)).make_algorithm().needs & Needs.LOSS)
+def _asks_for_losses(sweep: Sweep, contestant: Tunable) -> bool:
+    return bool(sweep.trial_config(contestant, sweep.example(contestant)).parts.algorithm.needs & Needs.LOSS)

@@ -29,7 +29,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Split
-from propfair.runs.config import RunConfig, make_config, read_toml
+from propfair.runs.config import RunConfig, make_config
+from propfair.runs.contestant import Contestant
+from propfair.runs.toml import read_toml
 from propfair.tuning.criteria import Criterion
 
 Selection = Literal["validation", "paper"]
@@ -74,19 +76,15 @@ class SweepFile(BaseModel):
     search: Search = Search()
 
 
-@dataclass(frozen=True)
-class Entrant:
-    """One algorithm of a sweep and what is tried with it.
+@dataclass(frozen=True, kw_only=True)
+class Tunable(Contestant):
+    """A contestant of a sweep, with what is tried of it; its settings are those that all its trials have.
 
     Attributes:
-        label: its name in the file.
-        fixed: settings that all its trials have.
         choices: by setting, the values to try, or a range.
     """
 
-    label: str
-    fixed: dict[str, Any]
-    choices: dict[str, tuple[Value, ...] | Range]
+    choices: Mapping[str, tuple[Value, ...] | Range]
 
     def grid(self) -> list[dict[str, Value]]:
         """All combinations of the listed values, in order."""
@@ -101,7 +99,7 @@ class Sweep:
     Attributes:
         name: of the studies in the storage.
         run: the settings that all runs share.
-        entrants: the algorithms.
+        contestants: the algorithms.
         criterion: what the best are best at.
         selection: on the validation split; or "paper": on the test split, as the authors did.
         seeds: of the final runs.
@@ -110,7 +108,7 @@ class Sweep:
 
     name: str
     run: dict[str, Any]
-    entrants: tuple[Entrant, ...]
+    contestants: tuple[Tunable, ...]
     criterion: Criterion
     selection: Selection
     seeds: tuple[int, ...]
@@ -121,48 +119,48 @@ class Sweep:
         """Where trials are compared."""
         return "validation" if self.selection == "validation" else "test"
 
-    def num_trials(self, entrant: Entrant) -> int:
+    def num_trials(self, contestant: Tunable) -> int:
         """How many trials this algorithm gets: none where there is nothing to choose."""
         if self.search.sampler == "tpe":
             return self.search.trials or 0
-        points = len(entrant.grid())
+        points = len(contestant.grid())
         return points if points > 1 else 0
 
-    def trial_config(self, entrant: Entrant, point: Mapping[str, Any]) -> RunConfig:
+    def trial_config(self, contestant: Tunable, point: Mapping[str, Any]) -> RunConfig:
         """The run of one trial; the test split is not looked at, unless trials are compared there."""
         looks = {"schedule.eval_splits": [self.split], "schedule.final_splits": [], "seed": self.search.seed}
         rounds = {} if self.search.rounds is None else {"schedule.rounds": self.search.rounds}
-        return self._config(entrant, point, {**looks, **rounds})
+        return self._config(contestant, point, {**looks, **rounds})
 
-    def final_config(self, entrant: Entrant, point: Mapping[str, Any], seed: int) -> RunConfig:
+    def final_config(self, contestant: Tunable, point: Mapping[str, Any], seed: int) -> RunConfig:
         """A run of the winner, which is measured on the test split once, at the end."""
         looks = {"schedule.eval_splits": [self.split], "schedule.final_splits": ["test"], "seed": seed}
-        return self._config(entrant, point, looks)
+        return self._config(contestant, point, looks)
 
-    def _config(self, entrant: Entrant, point: Mapping[str, Any], looks: Mapping[str, Any]) -> RunConfig:
-        settings = {**entrant.fixed, **point, **looks}
-        return make_config(self.run, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    def _config(self, contestant: Tunable, point: Mapping[str, Any], looks: Mapping[str, Any]) -> RunConfig:
+        settings = {**contestant.settings, **point, **looks}
+        return make_config(self.run, settings)
 
-    def fingerprint(self, entrant: Entrant) -> str:
+    def fingerprint(self, contestant: Tunable) -> str:
         """A hash of all that decides the trials of an algorithm, to tell a changed file from the same one."""
-        shape = self.trial_config(entrant, self.example(entrant)).model_dump(mode="json")
+        shape = self.trial_config(contestant, self.example(contestant)).model_dump(mode="json")
         shape["data"].pop("folder", None)
         for key in ("engine", "device"):
             shape.pop(key)
         choices = {
-            key: value.model_dump() if isinstance(value, Range) else value for key, value in entrant.choices.items()
+            key: value.model_dump() if isinstance(value, Range) else value for key, value in contestant.choices.items()
         }
         said = [shape, choices, self.criterion.weights, self.selection, self.search.model_dump()]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
-    def example(self, entrant: Entrant) -> dict[str, Value]:
+    def example(self, contestant: Tunable) -> dict[str, Value]:
         """One point of the search space."""
-        return {key: value.low if isinstance(value, Range) else value[0] for key, value in entrant.choices.items()}
+        return {key: value.low if isinstance(value, Range) else value[0] for key, value in contestant.choices.items()}
 
 
 def load_sweep(
     path: Path,
-    overrides: Iterable[str] = (),
+    overrides: Mapping[str, Any] | Iterable[str] = (),
     *,
     criterion: str | None = None,
     selection: Selection | None = None,
@@ -177,8 +175,8 @@ def load_sweep(
         written = SweepFile.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {place}: {first['msg']}; got {first['input']!r}") from None
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {key}: {first['msg']}; got {first['input']!r}") from None
     return make_sweep(
         written.model_copy(update={
             key: value
@@ -189,7 +187,7 @@ def load_sweep(
     )  # fmt: skip
 
 
-def make_sweep(written: SweepFile, overrides: Iterable[str] = ()) -> Sweep:
+def make_sweep(written: SweepFile, overrides: Mapping[str, Any] | Iterable[str] = ()) -> Sweep:
     """Check everything, down to the config of every point of the grid."""
     if not written.algorithms:
         raise ConfigError("the sweep has no algorithms: add a section such as [algorithms.propfair]")
@@ -199,24 +197,24 @@ def make_sweep(written: SweepFile, overrides: Iterable[str] = ()) -> Sweep:
     sweep = Sweep(
         name=written.name or "sweep",
         run=_with_validation(make_content(written.run, overrides), written.selection),
-        entrants=tuple(_entrant(label, written.grid, own) for label, own in written.algorithms.items()),
+        contestants=tuple(_tunable(label, written.grid, own) for label, own in written.algorithms.items()),
         criterion=Criterion.parse(written.criterion),
         selection=written.selection,
         seeds=seeds,
         search=written.search,
     )
-    for entrant in sweep.entrants:
-        _check(sweep, entrant)
+    for contestant in sweep.contestants:
+        _check(sweep, contestant)
     return sweep
 
 
-def make_content(run: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def make_content(run: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
     """The [run] section with overrides applied, spelled out."""
     config = make_config({"engine": "inprocess", **run}, overrides)  # a worker is one process
     return {key: value for key, value in config.model_dump(mode="json").items() if value is not None}
 
 
-def _entrant(label: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
+def _tunable(label: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Tunable:
     own = dict(own)
     name = own.pop("name", label)
     settings = _flat(shared) | {key if "." in key else f"algorithm.{key}": v for key, v in _flat(own).items()}
@@ -233,34 +231,34 @@ def _entrant(label: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> E
             choices[key] = tuple(value)
         else:
             fixed[key] = value
-    return Entrant(label, fixed, choices)
+    return Tunable(label=label, settings=fixed, choices=choices)
 
 
-def _check(sweep: Sweep, entrant: Entrant) -> None:
-    ranges = [key for key, value in entrant.choices.items() if isinstance(value, Range)]
+def _check(sweep: Sweep, contestant: Tunable) -> None:
+    ranges = [key for key, value in contestant.choices.items() if isinstance(value, Range)]
     if sweep.search.sampler == "grid":
         if ranges:
             raise ConfigError(
-                f"algorithms.{entrant.label}: {ranges[0]} is a range, and a grid needs lists of values. "
+                f"algorithms.{contestant.label}: {ranges[0]} is a range, and a grid needs lists of values. "
                 'Write a list, or set sampler = "tpe" in [search].'
             )
-        points: list[dict[str, Value]] = entrant.grid()
+        points: list[dict[str, Value]] = contestant.grid()
     else:
         if sweep.search.trials is None:
             raise ConfigError('[search] needs trials = NUMBER with sampler = "tpe": how many for each algorithm')
         for key in ranges:
-            span = entrant.choices[key]
+            span = contestant.choices[key]
             assert isinstance(span, Range)
             if not span.low < span.high or (span.log and span.low <= 0):
                 raise ConfigError(
-                    f"algorithms.{entrant.label}: {key} must have low < high, and low > 0 if log; got {span}"
+                    f"algorithms.{contestant.label}: {key} must have low < high, and low > 0 if log; got {span}"
                 )
-        points = [sweep.example(entrant)]
+        points = [sweep.example(contestant)]
     for point in points:
-        config = sweep.trial_config(entrant, point)
+        config = sweep.trial_config(contestant, point)
     if sweep.search.pruning and config.schedule.eval_every >= config.schedule.rounds:
         raise ConfigError("pruning needs evaluations on the way: set run.schedule.eval_every below run.schedule.rounds")
-    if sweep.selection == "validation" and not config.make_splitter().validation > 0 and config.data.saved is None:
+    if sweep.selection == "validation" and not config.parts.splitter.validation > 0 and config.data.saved is None:
         raise ConfigError(
             "there is no validation split to choose on: set run.data.split.validation to a fraction, say 0.1; "
             "or repeat the authors' way, which chooses on the test split, with --selection paper"

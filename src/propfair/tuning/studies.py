@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from propfair.fairness.statistics import ClientStatistics, MeanStd, summarize, summarize_seeds
 from propfair.runs.config import RunConfig
+from propfair.runs.grouping import Group
 from propfair.runs.names import slug
+from propfair.runs.reading import read_run
 from propfair.tuning.claims import Board, Standing, open_storage, open_study
-from propfair.tuning.search import Entrant, Range, Sweep
+from propfair.tuning.search import Range, Sweep, Tunable
 
 if TYPE_CHECKING:
     import optuna
@@ -23,7 +22,7 @@ FINAL = "final"
 
 
 @dataclass(frozen=True)
-class Place:
+class Home:
     """Where a sweep lives.
 
     Attributes:
@@ -35,7 +34,7 @@ class Place:
     storage: str
 
     @classmethod
-    def at(cls, out: Path, storage: str | None = None) -> "Place":
+    def at(cls, out: Path, storage: str | None = None) -> "Home":
         """With its own SQLite file, unless a storage is given."""
         out.mkdir(parents=True, exist_ok=True)
         return cls(out, storage or f"sqlite:///{(out / 'sweep.db').resolve()}")
@@ -46,18 +45,18 @@ class Winner:
     """The best trial of an algorithm.
 
     Attributes:
-        entrant: the algorithm.
+        contestant: the algorithm.
         point: its chosen values.
         value: of the criterion; nan if there was nothing to choose.
     """
 
-    entrant: Entrant
+    contestant: Tunable
     point: dict[str, Any]
     value: float
 
 
 @dataclass(frozen=True)
-class Row:
+class Tally:
     """The state of one algorithm, or of the final runs, for the live table."""
 
     label: str
@@ -71,50 +70,44 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Tested:
     """What came of an algorithm.
 
     Attributes:
         winner: the chosen values.
-        accuracies: test accuracy by seed, [n] each.
-        shares: data shares of the clients, [n].
-        seconds: of the final runs.
+        group: the final runs, one for each seed that did not fail.
     """
 
     winner: Winner
-    accuracies: dict[int, np.ndarray]
-    shares: np.ndarray
-    seconds: float
+    group: Group
 
-    def statistics(self, ddof: int = 0) -> dict[str, MeanStd]:
-        """Over clients, then mean and standard deviation over seeds."""
-        return summarize_seeds(self.by_seed(), ddof)
-
-    def by_seed(self) -> list[ClientStatistics]:
-        return [summarize(values, self.shares) for values in self.accuracies.values()]
+    @property
+    def seconds(self) -> float:
+        """Of the final runs."""
+        return sum(run.status.seconds for run in self.group.runs)
 
 
 class Studies:
     """The boards of a sweep in its storage."""
 
-    def __init__(self, sweep: Sweep, place: Place) -> None:
-        self.sweep, self.place = sweep, place
-        self._storage = open_storage(place.storage)
+    def __init__(self, sweep: Sweep, home: Home) -> None:
+        self.sweep, self.home = sweep, home
+        self._storage = open_storage(home.storage)
         self._finals: dict[str, Board] = {}
         self.boards = {
-            entrant.label: Board(
+            contestant.label: Board(
                 open_study(
-                    self._storage, f"{sweep.name}: {entrant.label}", sweep.fingerprint(entrant),
+                    self._storage, f"{sweep.name}: {contestant.label}", sweep.fingerprint(contestant),
                     sampler=_sampler(sweep), pruner=_pruner(sweep),
                 ),
-                sweep.num_trials(entrant),
+                sweep.num_trials(contestant),
             )
-            for entrant in sweep.entrants
+            for contestant in sweep.contestants
         }  # fmt: skip
 
     def final(self, winners: Sequence[Winner]) -> Board:
         """The board of the final runs: every winner with every seed."""
-        said = [[winner.entrant.label, winner.point] for winner in winners]
+        said = [[winner.contestant.label, winner.point] for winner in winners]
         known = hashlib.sha256(json.dumps([said, self.sweep.seeds], sort_keys=True).encode()).hexdigest()[:16]
         if known not in self._finals:
             study = open_study(
@@ -123,23 +116,23 @@ class Studies:
             self._finals[known] = Board(study, len(winners) * len(self.sweep.seeds))
         return self._finals[known]
 
-    def winner(self, entrant: Entrant) -> Winner | None:
+    def winner(self, contestant: Tunable) -> Winner | None:
         """The best trial so far; of equal ones the first point."""
-        if not self.sweep.num_trials(entrant):
-            return Winner(entrant, dict(self.sweep.example(entrant)), math.nan)
+        if not self.sweep.num_trials(contestant):
+            return Winner(contestant, dict(self.sweep.example(contestant)), math.nan)
         done = [
             (standing.trial.value, -point, standing.trial.params)
-            for point, standing in enumerate(self.boards[entrant.label].standings())
+            for point, standing in enumerate(self.boards[contestant.label].standings())
             if standing.state == "done" and standing.trial is not None and standing.trial.value is not None
         ]
         if not done:
             return None
         value, _, point = max(done, key=lambda one: one[:2])
-        return Winner(entrant, {key: _plain(entrant, key, chosen) for key, chosen in point.items()}, value)
+        return Winner(contestant, {key: _plain(contestant, key, chosen) for key, chosen in point.items()}, value)
 
     def winners(self) -> list[Winner]:
         """One for each algorithm that has any trial that did not fail."""
-        found = (self.winner(entrant) for entrant in self.sweep.entrants)
+        found = (self.winner(contestant) for contestant in self.sweep.contestants)
         return [winner for winner in found if winner is not None]
 
     @property
@@ -153,15 +146,15 @@ class Studies:
         winners = self.winners()
         return self.tuned and (not winners or all(standing.ended for standing in self.final(winners).standings()))
 
-    def rows(self) -> list[Row]:
+    def tallies(self) -> list[Tally]:
         """The live table."""
-        rows = [
-            _row(entrant.label, self.boards[entrant.label].standings(), self.winner(entrant))
-            for entrant in self.sweep.entrants
+        tallies = [
+            _tally(contestant.label, self.boards[contestant.label].standings(), self.winner(contestant))
+            for contestant in self.sweep.contestants
         ]
-        if all(row.ended for row in rows) and self.winners():
-            rows.append(_row(FINAL, self.final(self.winners()).standings(), None))
-        return rows
+        if all(tally.ended for tally in tallies) and self.winners():
+            tallies.append(_tally(FINAL, self.final(self.winners()).standings(), None))
+        return tallies
 
     def failures(self) -> list[str]:
         """Why trials failed, in sentences."""
@@ -175,7 +168,7 @@ class Studies:
     def broken(self) -> bool:
         """Something failed that should not: a defect, a final run, or all trials of an algorithm."""
         defects = any(label == FINAL or not trial.user_attrs["diverged"] for label, trial in self._failed())
-        return defects or len(self.winners()) < len(self.sweep.entrants)
+        return defects or len(self.winners()) < len(self.sweep.contestants)
 
     def _failed(self) -> "list[tuple[str, optuna.trial.FrozenTrial]]":
         boards = dict(self.boards)
@@ -190,37 +183,31 @@ class Studies:
 
     def final_folder(self, winner: Winner, seed: int) -> Path:
         """Where the run of a winner with this seed is, or will be."""
-        config = self.sweep.final_config(winner.entrant, winner.point, seed)
-        return self.place.out / "final" / slug(f"{winner.entrant.label}-seed{seed}-{short_hash(config)}")
+        config = self.sweep.final_config(winner.contestant, winner.point, seed)
+        return self.home.out / "final" / slug(f"{winner.contestant.label}-seed{seed}-{short_hash(config)}")
 
-    def outcomes(self) -> list[Outcome]:
-        """The results on the test split, once all final runs have ended."""
+    def tested(self) -> list[Tested]:
+        """The results on the test split, read from the final runs, once all have ended."""
         winners, seeds = self.winners(), self.sweep.seeds
         standings = self.final(winners).standings() if winners else []
-        outcomes = []
+        found = []
         for position, winner in enumerate(winners):
             own = standings[position * len(seeds) : (position + 1) * len(seeds)]
-            done = {
-                seed: standing.trial.user_attrs
-                for seed, standing in zip(seeds, own, strict=True)
-                if standing.state == "done" and standing.trial is not None
-            }
-            if done:
-                any_one = next(iter(done.values()))
-                accuracies = {seed: np.array(one["accuracy"], dtype=np.float64) for seed, one in done.items()}
-                seconds = sum(one["seconds"] for one in done.values())
-                outcomes.append(Outcome(winner, accuracies, np.array(any_one["shares"]), seconds))
-        return outcomes
+            done = [seed for seed, standing in zip(seeds, own, strict=True) if standing.state == "done"]
+            runs = tuple(read_run(self.final_folder(winner, seed)) for seed in done)
+            if runs:
+                found.append(Tested(winner, Group(winner.contestant.label, runs, {})))
+        return found
 
 
-def _row(label: str, standings: Sequence[Standing], best: Winner | None) -> Row:
+def _tally(label: str, standings: Sequence[Standing], best: Winner | None) -> Tally:
     counts: dict[str, int] = {}
     seconds = []
     for standing in standings:
         counts[standing.state] = counts.get(standing.state, 0) + 1
         if standing.state == "done" and standing.trial is not None:
             seconds.append(float(standing.trial.user_attrs["seconds"]))
-    return Row(label, counts, tuple(seconds), best)
+    return Tally(label, counts, tuple(seconds), best)
 
 
 def _sampler(sweep: Sweep) -> "optuna.samplers.BaseSampler":
@@ -237,8 +224,8 @@ def _pruner(sweep: Sweep) -> "optuna.pruners.BasePruner":
     return optuna.pruners.MedianPruner(n_startup_trials=3) if sweep.search.pruning else optuna.pruners.NopPruner()
 
 
-def _plain(entrant: Entrant, key: str, chosen: Any) -> Any:
-    values = entrant.choices[key]
+def _plain(contestant: Tunable, key: str, chosen: Any) -> Any:
+    values = contestant.choices[key]
     return chosen if isinstance(values, Range) else next(value for value in values if stored(value) == chosen)
 
 

@@ -19,17 +19,18 @@ import torch
 
 from propfair.engines.inprocess import torch_threads
 from propfair.errors import ConfigError
-from propfair.fairness.statistics import summarize
+from propfair.runs.building import Federations
 from propfair.runs.config import RunConfig
 from propfair.runs.folder import InUseError
 from propfair.runs.interrupt import stop_on_signal
+from propfair.runs.launch import ensure_run
+from propfair.runs.measures import Measure
 from propfair.runs.names import slug
-from propfair.runs.run import Watch
-from propfair.runs.saved import Federations, SavedRun, ensure_run
-from propfair.runs.training import Progress
+from propfair.runs.run import Run
+from propfair.runs.training import AfterRound, Progress
 from propfair.tuning.claims import Claim
-from propfair.tuning.search import Entrant, Range, Sweep
-from propfair.tuning.studies import Place, Row, Studies, Winner, short_hash, stored
+from propfair.tuning.search import Range, Sweep, Tunable
+from propfair.tuning.studies import Home, Studies, Tally, Winner, short_hash, stored
 
 if TYPE_CHECKING:
     import optuna
@@ -42,24 +43,24 @@ class Worker:
 
     Args:
         sweep: what to run.
-        place: where.
+        home: where.
         number: of this worker, so that workers look for work in different places.
         deadline: no trial is started after this moment of `time.monotonic`.
-        watch: told after each round, with the title of the run.
+        after_round: told after each round.
     """
 
     def __init__(
         self,
         sweep: Sweep,
-        place: Place,
+        home: Home,
         *,
         number: int = 0,
         deadline: float = math.inf,
-        watch: Callable[[Progress], None] = lambda _: None,
+        after_round: AfterRound = lambda _: None,
     ) -> None:
-        self.sweep, self.place, self.number, self.deadline = sweep, place, number, deadline
-        self._watch = watch
-        self._studies = Studies(sweep, place)
+        self.sweep, self.home, self.number, self.deadline = sweep, home, number, deadline
+        self._after_round = after_round
+        self._studies = Studies(sweep, home)
         self._federations = Federations()
 
     def work(self) -> None:
@@ -67,7 +68,7 @@ class Worker:
         while not self._studies.tuned:
             if self._late():
                 return
-            if not any(self._tune(entrant) for entrant in self._in_turn()):
+            if not any(self._tune(contestant) for contestant in self._in_turn()):
                 time.sleep(_POLL_SECONDS)
         winners = self._studies.winners()
         if not winners:
@@ -85,55 +86,49 @@ class Worker:
     def _late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def _in_turn(self) -> list[Entrant]:
-        shift = self.number % len(self.sweep.entrants)
-        return [*self.sweep.entrants[shift:], *self.sweep.entrants[:shift]]
+    def _in_turn(self) -> list[Tunable]:
+        shift = self.number % len(self.sweep.contestants)
+        return [*self.sweep.contestants[shift:], *self.sweep.contestants[:shift]]
 
-    def _tune(self, entrant: Entrant) -> bool:
+    def _tune(self, contestant: Tunable) -> bool:
         """Run one point of this algorithm; False if none is free."""
-        board = self._studies.boards[entrant.label]
-        grid = _with_distributions(entrant) if self.sweep.search.sampler == "grid" else None
+        board = self._studies.boards[contestant.label]
+        grid = _with_distributions(contestant) if self.sweep.search.sampler == "grid" else None
         claim = board.claim(grid, self.number)
         if claim is None:
             return False
-        point = {key: _suggest(claim.trial, key, value) for key, value in entrant.choices.items()}
-        config = self.sweep.trial_config(entrant, point)
-        folder = self.place.out / "trials" / slug(f"{entrant.label}-{_said(point)}-{short_hash(config)}")
-        watch = self._pruning(claim) if self.sweep.search.pruning else self._watch
-        saved = self._run(claim, config, folder, f"{entrant.label} {_said(point)}".strip(), watch)
-        if saved is not None:
-            value = self.sweep.criterion.of(saved.summary(self.sweep.split))
+        point = {key: _suggest(claim.trial, key, value) for key, value in contestant.choices.items()}
+        config = self.sweep.trial_config(contestant, point)
+        folder = self.home.out / "trials" / slug(f"{contestant.label}-{_said(point)}-{short_hash(config)}")
+        after_round = self._pruning(claim) if self.sweep.search.pruning else self._after_round
+        run = self._run(claim, config, folder, f"{contestant.label} {_said(point)}".strip(), after_round)
+        if run is not None:
+            value = self.sweep.criterion.of(run.summary(Measure(self.sweep.split)))
             if math.isnan(value):
                 claim.failed(f"the criterion {self.sweep.criterion} has no value: no client has examples to choose on")
             else:
-                claim.done(value, {"seconds": saved.status["seconds"], "folder": str(folder)})
+                claim.done(value, {"seconds": run.status.seconds, "folder": str(folder)})
         return True
 
     def _run_final(self, claim: Claim, winners: Sequence[Winner]) -> None:
         winner = winners[claim.point // len(self.sweep.seeds)]
         seed = self.sweep.seeds[claim.point % len(self.sweep.seeds)]
-        config = self.sweep.final_config(winner.entrant, winner.point, seed)
-        claim.trial.set_user_attr("label", winner.entrant.label)
+        config = self.sweep.final_config(winner.contestant, winner.point, seed)
+        claim.trial.set_user_attr("label", winner.contestant.label)
         claim.trial.set_user_attr("seed", seed)
-        name = f"{winner.entrant.label}, seed {seed}"
+        name = f"{winner.contestant.label}, seed {seed}"
         folder = self._studies.final_folder(winner, seed)
-        saved = self._run(claim, config, folder, name, self._watch)
-        if saved is not None:
-            result = {
-                "accuracy": saved.accuracy("test").tolist(),
-                "shares": saved.shares.tolist(),
-                "seconds": saved.status["seconds"],
-                "folder": str(folder),
-            }
-            claim.done(saved.summary("test").mean, result)
+        run = self._run(claim, config, folder, name, self._after_round)
+        if run is not None:
+            claim.done(run.summary().mean, {"seconds": run.status.seconds, "folder": str(folder)})
 
-    def _run(self, claim: Claim, config: RunConfig, folder: Path, name: str, watch: Watch) -> SavedRun | None:
+    def _run(self, claim: Claim, config: RunConfig, folder: Path, name: str, after_round: AfterRound) -> Run | None:
         """The finished run; None if it failed or was pruned, which is then noted."""
         import optuna
 
         try:
             with claim.alive():
-                saved = self._ensure(config, folder, name, watch)
+                run = self._ensure(config, folder, name, after_round)
         except optuna.TrialPruned:
             claim.pruned()
             return None
@@ -143,44 +138,46 @@ class Worker:
         except Exception as error:  # one trial that breaks must not end the others
             claim.failed(f"{type(error).__name__}: {error}")
             return None
-        if saved.status["state"] == "failed":
-            claim.failed(saved.status["reason"], diverged=True)
+        if run.status.state == "failed":
+            claim.failed(run.status.reason, diverged=True)
             return None
-        return saved
+        return run
 
-    def _ensure(self, config: RunConfig, folder: Path, name: str, watch: Watch) -> SavedRun:
+    def _ensure(self, config: RunConfig, folder: Path, name: str, after_round: AfterRound) -> Run:
         """The run of this config, also if a process that was taken for dead is still at it."""
         while True:
             try:
                 return ensure_run(
-                    config, folder, name=name, federation=partial(self._federations.of, config), watch=watch
-                )
+                    config, folder, name=name, federation=partial(self._federations.of, config),
+                    after_round=after_round,
+                )  # fmt: skip
             except InUseError:
                 time.sleep(_POLL_SECONDS)
 
-    def _pruning(self, claim: Claim) -> Watch:
+    def _pruning(self, claim: Claim) -> AfterRound:
+        """Stops a trial whose criterion, the same that chooses the winner, is below the median of the others."""
         import optuna
 
-        def watch(now: Progress) -> None:
-            self._watch(now)
-            if now.evaluation is not None and now.round < now.rounds:
-                value = self.sweep.criterion.of(summarize(now.evaluation.accuracy.numpy()))
+        def after_round(now: Progress) -> None:
+            self._after_round(now)
+            if self.sweep.split in now.evaluations and now.round < now.rounds:
+                value = self.sweep.criterion.of(now.summary(self.sweep.split))
                 if math.isfinite(value):
                     claim.trial.report(value, now.round)
                     if claim.trial.should_prune():
                         raise optuna.TrialPruned
 
-        return watch
+        return after_round
 
 
 def run_sweep(
     sweep: Sweep,
-    place: Place,
+    home: Home,
     *,
     workers: int = 1,
     threads: int = 1,
     minutes: float = math.inf,
-    show: Callable[[list[Row]], None] = lambda _: None,
+    show: Callable[[list[Tally]], None] = lambda _: None,
 ) -> Studies:
     """Run a sweep on `workers` processes with `threads` torch threads each; `show` gets the table about twice a second.
 
@@ -188,21 +185,21 @@ def run_sweep(
     """
     if workers < 0 or threads < 1:
         raise ConfigError(f"workers must be at least 0 and threads 1; got workers={workers}, threads={threads}")
-    studies = Studies(sweep, place)
+    studies = Studies(sweep, home)
     if workers == 0:
         with torch_threads(threads):
-            Worker(sweep, place, deadline=time.monotonic() + 60 * minutes).work()
-        show(studies.rows())
+            Worker(sweep, home, deadline=time.monotonic() + 60 * minutes).work()
+        show(studies.tallies())
         return studies
     context = multiprocessing.get_context("spawn")
-    arguments = [(sweep, place, number, threads, minutes, os.getpid()) for number in range(workers)]
+    arguments = [(sweep, home, number, threads, minutes, os.getpid()) for number in range(workers)]
     processes: list[BaseProcess] = [context.Process(target=_work, args=one, daemon=True) for one in arguments]
     with stop_on_signal() as stop:
         for process in processes:
             process.start()
         try:
             while any(process.is_alive() for process in processes):
-                show(studies.rows())
+                show(studies.tallies())
                 if stop:
                     _stop(processes)
                     break
@@ -212,7 +209,7 @@ def run_sweep(
             raise
     for process in processes:
         process.join()
-    show(studies.rows())
+    show(studies.tallies())
     if stop:
         raise KeyboardInterrupt
     broken = [process.exitcode for process in processes if process.exitcode not in (0, 130)]
@@ -221,10 +218,10 @@ def run_sweep(
     return studies
 
 
-def _work(sweep: Sweep, place: Place, number: int, threads: int, minutes: float, parent: int) -> None:
+def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float, parent: int) -> None:
     """The main function of a worker process."""
 
-    def watch(_: Progress) -> None:
+    def after_round(_: Progress) -> None:
         if os.getppid() != parent:  # nobody is left to work for
             raise KeyboardInterrupt
 
@@ -233,7 +230,7 @@ def _work(sweep: Sweep, place: Place, number: int, threads: int, minutes: float,
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(threads)
     try:
-        Worker(sweep, place, number=number, deadline=time.monotonic() + 60 * minutes, watch=watch).work()
+        Worker(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes, after_round=after_round).work()
     except KeyboardInterrupt:
         os._exit(130)
 
@@ -245,15 +242,15 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             process.terminate()
 
 
-def _with_distributions(entrant: Entrant) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _with_distributions(contestant: Tunable) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     import optuna
 
     choices = {
         key: optuna.distributions.CategoricalDistribution([stored(value) for value in values])
-        for key, values in entrant.choices.items()
+        for key, values in contestant.choices.items()
         if not isinstance(values, Range)
     }
-    return [({key: stored(value) for key, value in point.items()}, choices) for point in entrant.grid()]
+    return [({key: stored(value) for key, value in point.items()}, choices) for point in contestant.grid()]
 
 
 def _suggest(trial: "optuna.trial.Trial", key: str, values: tuple[Any, ...] | Range) -> Any:

@@ -11,7 +11,7 @@ from propfair.engines.ray.pool import connected
 from propfair.errors import ConfigError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Place, Row, Studies
+from propfair.tuning.studies import Home, Studies, Tally
 from propfair.tuning.sweep import Worker
 
 POLL_SECONDS = 0.5
@@ -20,7 +20,7 @@ STOP_SECONDS = 60.0  # for the rounds under way
 
 def run_sweep_on_ray(
     sweep: Sweep,
-    place: Place,
+    home: Home,
     *,
     address: str = "",
     workers: int = 1,
@@ -28,7 +28,7 @@ def run_sweep_on_ray(
     gpus: float = 0.0,
     threads: int = 1,
     minutes: float = math.inf,
-    show: Callable[[list[Row]], None] = lambda _: None,
+    show: Callable[[list[Tally]], None] = lambda _: None,
 ) -> Studies:
     """`run_sweep` with its workers on the Ray cluster at `address`; "" starts a Ray here for the time of the sweep.
 
@@ -40,7 +40,7 @@ def run_sweep_on_ray(
     """
     if workers < 1 or threads < 1:
         raise ConfigError(f"workers and threads must be at least 1; got workers={workers}, threads={threads}")
-    shared = replace(place, out=place.out.resolve())
+    shared = replace(home, out=home.out.resolve())
     studies = Studies(sweep, shared)
     with connected(address, math.ceil(workers * cpus) or None) as ray, stop_on_signal() as stop:
         remote = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=-1, scheduling_strategy="SPREAD")
@@ -48,17 +48,17 @@ def run_sweep_on_ray(
         while waiting and not stop:
             done, waiting = ray.wait(waiting, timeout=POLL_SECONDS)
             ray.get(done)
-            show(studies.rows())
+            show(studies.tallies())
         if waiting:
             for reference in waiting:
                 ray.cancel(reference)
             ray.wait(waiting, num_returns=len(waiting), timeout=STOP_SECONDS)
-    show(studies.rows())
+    show(studies.tallies())
     if stop:
         raise KeyboardInterrupt
     return studies
 
 
-def _work(sweep: Sweep, place: Place, number: int, threads: int, minutes: float) -> None:
+def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float) -> None:
     torch.set_num_threads(threads)
-    Worker(sweep, place, number=number, deadline=time.monotonic() + 60 * minutes).work()
+    Worker(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes).work()

@@ -52,20 +52,20 @@ def certify(
 ) -> None:  # fmt: skip
     """Is a model proportionally fair? Each client's relative change under other models, summed, with intervals.
 
-    Runs that differ in nothing but the seed count as one model.
+    Runs of the same setting that differ in the seed count as one model.
     """
     from propfair.cli.certificate_text import panel_titles, print_certificate
     from propfair.report.relative import draw_relative
-    from propfair.runs.certify import Utility
-    from propfair.runs.certify import certify as certify_runs
+    from propfair.runs.building import build_federation
+    from propfair.runs.certificate import Utility
+    from propfair.runs.certificate import certify as certify_runs
     from propfair.runs.config import make_config
-    from propfair.runs.run import build_federation
-    from propfair.runs.saved import SavedRun
+    from propfair.runs.reading import read_run
 
-    reference, *others = (SavedRun.read(path) for path in [runs[0], *(against or []), *runs[1:]])
+    reference, *others = (read_run(path) for path in [runs[0], *(against or []), *runs[1:]])
     federation = None
     if paired:
-        folder = [f"data.folder={data_dir}"] if data_dir else []
+        folder = {"data.folder": str(data_dir)} if data_dir else {}
         federation = build_federation(make_config(reference.config, folder))
     certified = certify_runs(
         [reference], others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,

@@ -39,13 +39,13 @@ def compare(
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
     """Train several algorithms on the same clients; a table and a picture of who is served how well."""
-    from propfair.cli.display import progress
+    from propfair.cli.display import shown
     from propfair.cli.report_text import print_comparison, write_page
     from propfair.report.picture import draw_comparison
-    from propfair.runs.compare import Contestant
     from propfair.runs.compare import compare as run_all
-    from propfair.runs.config import read_toml
+    from propfair.runs.contestant import Contestant
     from propfair.runs.names import free_folder
+    from propfair.runs.toml import read_toml
 
     content = read_toml(config)
     listed = content.pop("contestants", [])
@@ -57,12 +57,12 @@ def compare(
     compared, federation = run_all(
         content, contestants, overrides=gathered(overrides, device=device, data_dir=data_dir), seeds=numbers,
         out=folder, force=force,
-        watcher=lambda title, rounds: progress(title, rounds, quiet=quiet or output == Format.json),
+        screen=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     picture = folder / "comparison.png"
     source = compared[0].config.data.name
     draw_comparison(
-        {one.contestant.label: one.accuracies() for one in compared}, picture,
+        {one.contestant.label: one.group.values() for one in compared}, picture,
         f"{source}, {federation.num_clients} clients: who is served how well",
     )  # fmt: skip
     print_comparison(compared, federation, [picture], write_page([folder], folder / "report.html"), output)

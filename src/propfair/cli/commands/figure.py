@@ -26,10 +26,10 @@ def figure(
     height: Annotated[float, typer.Option("--height", min=1, help="Inches.")] = 3.2,
 ) -> None:
     """Draw one chart of the report as PNG, PDF or SVG."""
-    from propfair.report.document import read_all
     from propfair.report.figures import draw_figure
+    from propfair.runs.reading import read_runs
 
-    found, problems = read_all(runs)
+    found, problems = read_runs(runs)
     for problem in problems:
         typer.echo(f"warning: {problem}", err=True)
     path = out or Path(f"{kind}.pdf")

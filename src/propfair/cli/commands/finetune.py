@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import Format, Out, OutputFormat, Quiet
+from propfair.cli.options import Format, Out, OutputFormat, Quiet, gathered
 
 
 @app.command()
@@ -32,23 +32,24 @@ def finetune(
     [cyan]--out[/cyan], it goes on where it was.
     """
     from propfair.cli.certificate_text import print_certificate
-    from propfair.cli.display import print_json, progress
+    from propfair.cli.display import print_json, shown
     from propfair.report.relative import draw_relative
-    from propfair.runs.certify import certify, group
-    from propfair.runs.compare import Contestant
+    from propfair.runs.certificate import certify
+    from propfair.runs.contestant import Contestant
     from propfair.runs.finetune import finetune as train_on
+    from propfair.runs.grouping import group_runs
     from propfair.runs.names import free_folder
 
     overrides = [item for item in items if "=" in item and not Path(item).exists()]
     starts = [Path(item) for item in items if item not in overrides]
     folder = out or free_folder("finetune")
     tuned = train_on(
-        starts, Contestant.parse_all(algorithms), overrides=overrides, out=folder,
-        watcher=lambda title, rounds: progress(title, rounds, quiet=quiet or output == Format.json),
+        starts, Contestant.parse_all(algorithms), overrides=gathered(overrides), out=folder,
+        screen=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     certified = [
-        certify(list(model.by_seed.values()), [one.end for one in tuned if one.start in model.by_seed.values()])
-        for model in group(list({one.start.path: one.start for one in tuned}.values()))
+        certify(group.runs, [one.end for one in tuned if one.start in group.runs])
+        for group in group_runs(dict.fromkeys(one.start for one in tuned))
     ]
     titles = [
         f"{one.reference.label}\nthen {other.label.partition(' from ')[0]}: {100 * value:+.2f} %"

@@ -30,10 +30,10 @@ def partition(
     from propfair.cli.display import print_json, print_table
     from propfair.federation.saved import save_partition
     from propfair.report.partition import describe_partition, draw_partition
+    from propfair.runs.building import build_federation
     from propfair.runs.config import make_config
-    from propfair.runs.run import build_federation
 
-    federation = build_federation(make_config({}, [f"data={name}", *gathered(overrides, data_dir=data_dir)]))
+    federation = build_federation(make_config({}, {"data": name, **gathered(overrides, data_dir=data_dir)}))
     table = describe_partition(federation)
     draw_partition(federation, picture, f"{name}: {federation.num_clients} clients")
     if save is not None:

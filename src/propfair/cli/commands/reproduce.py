@@ -13,9 +13,9 @@ from propfair.cli.app import app
 from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
 
 if TYPE_CHECKING:
-    from propfair.runs.run import Watch
+    from propfair.runs.training import AfterRound
     from propfair.tuning.search import Sweep
-    from propfair.tuning.studies import Row
+    from propfair.tuning.studies import Tally
 
 
 class Scale(enum.StrEnum):
@@ -65,8 +65,9 @@ def reproduce(
     from propfair.cli.display import print_json, print_table
     from propfair.cli.report_text import write_page
     from propfair.paper.catalogue import load_preset, preset_names
-    from propfair.paper.reproduce import NotCompleteError, Settings, plan, said_estimate
+    from propfair.paper.reproduce import left_to_run, said_estimate
     from propfair.paper.reproduce import reproduce as redo
+    from propfair.paper.settings import NotCompleteError, Settings
     from propfair.paper.tables import long_table, write_reproduction
     from propfair.runs.names import RUNS
 
@@ -86,12 +87,12 @@ def reproduce(
         only=tuple(only.split(",")) if only else (),
         experiments=tuple(experiments.split(",")) if experiments else (),
         seeds=tuple(seed_list(seeds)) if seeds else (),
-        overrides=tuple(gathered(overrides, device=device, data_dir=data_dir)),
+        overrides=gathered(overrides, device=device, data_dir=data_dir),
         minutes=math.inf if minutes is None else minutes,
     )
     if dry_run:
-        for experiment, sweep, found in plan(name, settings):
-            algorithms = ", ".join(entrant.label for entrant in sweep.entrants)
+        for experiment, sweep, found in left_to_run(name, settings):
+            algorithms = ", ".join(one.label for one in sweep.contestants)
             typer.echo(f"{experiment.title}: {experiment.note(settings.scale)}\n  {algorithms}")
             typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found, settings)}")
         return
@@ -129,13 +130,13 @@ class _Screen:
             typer.echo(text, err=True)
 
     @contextlib.contextmanager
-    def table(self, sweep: "Sweep") -> Iterator[Callable[[list["Row"]], None]]:
+    def table(self, sweep: "Sweep") -> Iterator[Callable[[list["Tally"]], None]]:
         from propfair.cli.sweep_text import live_table
 
         with live_table(sweep, max(1, self._workers), quiet=self._quiet) as show:
             yield show
 
-    def run(self, title: str, rounds: int) -> "AbstractContextManager[Watch]":
-        from propfair.cli.display import progress
+    def run(self, title: str, rounds: int) -> "AbstractContextManager[AfterRound]":
+        from propfair.cli.display import shown
 
-        return progress(title, rounds, quiet=self._quiet)
+        return shown(title, rounds, quiet=self._quiet)

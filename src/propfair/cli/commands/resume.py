@@ -17,15 +17,16 @@ def resume(
     output: OutputFormat = Format.table,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
-    from propfair.cli.display import progress
+    from propfair.cli.display import shown
     from propfair.cli.report_text import print_result
-    from propfair.runs import run as runner
+    from propfair.runs import launch
     from propfair.runs.folder import RunFolder
 
-    settings = runner.saved_config(RunFolder.open(run))
-    title = str(settings.make_algorithm())
-    with progress(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as watch:
-        result = runner.resume(run, data_folder=data_dir, watch=watch)
+    config = launch.saved_config(RunFolder.open(run))
+    with shown(
+        str(config.parts.algorithm), config.schedule.rounds, quiet=quiet or output == Format.json
+    ) as after_round:
+        result = launch.resume(run, data_folder=data_dir, after_round=after_round)
     print_result(result, output)
     if result.state != "finished":
         raise typer.Exit(130 if result.state == "interrupted" else 1)

@@ -43,19 +43,18 @@ def run(
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
     """Train one model and show who is served how well."""
-    from propfair.cli.display import progress
+    from propfair.cli.display import shown
     from propfair.cli.report_text import print_result
-    from propfair.runs import names
-    from propfair.runs import run as runner
+    from propfair.runs import launch, names
     from propfair.runs.config import load_config
     from propfair.runs.finetune import config_from
 
     given = gathered(overrides, device=device, data_dir=data_dir, seed=seed, log=log)
     settings = load_config(config, given) if start is None else config_from(start, config, given)
     folder = out or names.run_folder(settings)
-    title = str(settings.make_algorithm())
-    with progress(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as watch:
-        result = runner.run(settings, folder, force=force, watch=watch)
+    title = str(settings.parts.algorithm)
+    with shown(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as after_round:
+        result = launch.run(settings, folder, force=force, after_round=after_round)
     print_result(result, output)
     if result.state != "finished":
         raise typer.Exit(130 if result.state == "interrupted" else 1)

@@ -63,24 +63,24 @@ def sweep(
     from propfair.cli.sweep_text import live_table, print_outcomes
     from propfair.runs.names import RUNS, slug
     from propfair.tuning.search import load_sweep
-    from propfair.tuning.studies import Place
+    from propfair.tuning.studies import Home
     from propfair.tuning.sweep import run_sweep
     from propfair.tuning.sweep_ray import run_sweep_on_ray
 
-    plan = load_sweep(
+    loaded = load_sweep(
         file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,
         selection=None if selection is None else selection.value,
         seeds=None if seeds is None else tuple(seed_list(seeds)),
     )  # fmt: skip
-    place = Place.at(out or RUNS / slug(plan.name), storage)
+    home = Home.at(out or RUNS / slug(loaded.name), storage)
     on_ray = partial(run_sweep_on_ray, address="" if ray == "local" else ray or "", cpus=threads)
-    with live_table(plan, workers, quiet=quiet or output == Format.json) as show:
+    with live_table(loaded, workers, quiet=quiet or output == Format.json) as show:
         studies = (run_sweep if ray is None else on_ray)(
-            plan, place, workers=workers, threads=threads, minutes=math.inf if minutes is None else minutes, show=show
+            loaded, home, workers=workers, threads=threads, minutes=math.inf if minutes is None else minutes, show=show
         )
     if not studies.complete:
-        typer.echo(f"not all trials were run. Go on with the same command and --out {place.out}", err=True)
+        typer.echo(f"not all trials were run. Go on with the same command and --out {home.out}", err=True)
         raise typer.Exit(1)
-    print_outcomes(plan, studies, output)
+    print_outcomes(loaded, studies, output)
     if studies.broken:
         raise typer.Exit(1)

@@ -19,9 +19,9 @@ def watch(
     title: Annotated[str | None, typer.Option("--title", help="The title of the page.", show_default=False)] = None,
 ) -> None:
     """Serve the report of runs that go on; it fills while you look. Read-only, on this machine only. Ctrl-C ends it."""
-    from propfair.report.live import Source, make_server
+    from propfair.report.live import LiveDocument, make_server
 
-    server = make_server(Source(runs, title), host, port, interval)
+    server = make_server(LiveDocument(runs, title), host, port, interval)
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"watching {', '.join(map(str, runs))} at http://{shown}:{server.server_port}/ (Ctrl-C ends it)")
     if host not in ("127.0.0.1", "localhost", "::1"):

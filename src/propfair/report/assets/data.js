@@ -31,18 +31,25 @@ function entries(trial) {
   ];
 }
 
+// The runs of two entries seed by seed; with one run each, these two.
+function pairedRuns(trial, one, other) {
+  const [first, second] = [runsOf(trial, one), runsOf(trial, other)];
+  const found = first.flatMap((run) => second.filter((its) => its.seed === run.seed).map((its) => [run, its]));
+  return found.length || first.length !== 1 || second.length !== 1 ? found : [[first[0], second[0]]];
+}
+
+// The last value of every client under one run; null if it has none.
+function lastValues(trial, run, key) {
+  if (!run.clients[key]) return null;
+  const values = [...table(run.clients[key]).slice(-trial.clients.length)];
+  return values.map((value) => (Number.isNaN(value) ? null : value));
+}
+
 // The last value of every client, mean over the runs of the entry; null if a run has none.
 function finals(trial, entry, key) {
-  const runs = runsOf(trial, entry);
-  if (!runs.length || runs.some((run) => !run.clients[key])) return null;
-  const n = trial.clients.length;
-  const mean = new Array(n).fill(0);
-  for (const run of runs) {
-    const values = table(run.clients[key]);
-    const start = values.length - n;
-    for (let k = 0; k < n; k++) mean[k] += values[start + k] / runs.length;
-  }
-  return mean.map((value) => (Number.isNaN(value) ? null : value));
+  const rows = runsOf(trial, entry).map((run) => lastValues(trial, run, key));
+  if (!rows.length || rows.some((row) => !row)) return null;
+  return trial.clients.map((_, k) => (rows.every((row) => known(row[k])) ? rows.reduce((sum, row) => sum + row[k], 0) / rows.length : null));
 }
 
 // A statistic, or one client's value, over rounds: {rounds, mean, std} over the runs of the entry, at rounds all have.

@@ -135,17 +135,23 @@ function pairFigure(trial, measure, one, other, how) {
   };
 }
 
+// Each client's relative change, the mean over the seeds that both have: so the clients' changes, weighted by their
+// shares, add up to the certificate. null where a client has nothing to change from, or where no seed is shared.
 function relativeChanges(trial, measure, one, other) {
-  const a = finals(trial, one, measure.key);
-  const b = finals(trial, other, measure.key);
-  if (!a || !b) return null;
-  return a.map((value, k) => (known(value) && known(b[k]) && value > 0 ? (b[k] - value) / value : null));
+  const pairs = pairedRuns(trial, one, other);
+  if (!pairs.length) return null;
+  const changes = pairs.map((runs) => {
+    const [a, b] = runs.map((run) => lastValues(trial, run, measure.key));
+    return a && b ? a.map((value, k) => (known(value) && known(b[k]) && value > 0 ? (b[k] - value) / value : null)) : null;
+  });
+  if (changes.some((row) => !row)) return null;
+  return trial.clients.map((_, k) => (changes.every((row) => known(row[k])) ? changes.reduce((sum, row) => sum + row[k], 0) / changes.length : null));
 }
 
 function relativeFigure(trial, measure, one, other) {
   if (!measure.higher) return { empty: "Relative changes are about utilities, such as accuracies; choose one as the measure." };
   const changes = relativeChanges(trial, measure, one, other);
-  if (!changes) return { empty: "Both runs must have been evaluated." };
+  if (!changes) return { empty: "Both runs must have been evaluated, and share a seed." };
   const order = orderBy(changes).filter((k) => known(changes[k]));
   if (!order.length) return { empty: "A relative change from 0 is undefined, and here all clients start from 0." };
   return {

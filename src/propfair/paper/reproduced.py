@@ -1,0 +1,63 @@
+"""A table or figure of the paper, redone: our numbers beside the paper's."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from propfair.paper.catalogue import Preset
+from propfair.runs.certificate import Certified
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of ours beside the paper's; nan where there is none."""
+
+    row: str
+    column: str
+    ours: float
+    ours_std: float = math.nan
+    paper: float = math.nan
+    paper_std: float = math.nan
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.paper
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A table or figure, redone.
+
+    Attributes:
+        name: of the preset.
+        preset: with the paper's numbers.
+        numbers: ours and the paper's; accuracies and relative changes in percent.
+        notes: what differs from the paper, said in sentences.
+        certified: for figures of relative changes.
+        runs: the folders of the runs behind the numbers; none for what is computed.
+    """
+
+    name: str
+    preset: Preset
+    numbers: list[Number] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    certified: list[Certified] = field(default_factory=list)
+    runs: list[Path] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON values; None for nan."""
+        return {
+            "name": self.name,
+            "title": self.preset.title,
+            "notes": self.notes,
+            "numbers": [
+                {
+                    key: None if isinstance(value, float) and math.isnan(value) else value
+                    for key, value in {**vars(number), "difference": number.difference}.items()
+                }
+                for number in self.numbers
+            ],
+            "certificates": [one.as_dict() for one in self.certified],
+            "runs": [str(path) for path in self.runs],
+        }

@@ -1,0 +1,43 @@
+"""Models of runs on disk, run again on the examples of the clients: which of them do they get right?"""
+
+import tomllib
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from propfair.core.client import cross_entropy
+from propfair.core.evaluation import chunks, measure
+from propfair.core.params import FlatModel
+from propfair.errors import ConfigError, DataError
+from propfair.fairness.arrays import FloatArray
+from propfair.federation.federation import Federation, Split
+from propfair.runs.building import build_model
+from propfair.runs.config import make_config
+from propfair.runs.folder import RunFolder
+from propfair.runs.run import Run
+
+
+def hits(run: Run, federation: Federation, split: Split) -> NDArray[np.bool_]:
+    """Whether the model of a run gets each example of the split right, clients one after the other, [sum of sizes]."""
+    if run.fingerprint != federation.fingerprint:
+        raise DataError(f"the data of {run.where} have changed since it was run")
+    if run.folder is None or not run.config_text:
+        raise ConfigError(f"{run.where} can't be run again: it has no config, or no folder")
+    config = make_config(tomllib.loads(run.config_text))
+    if config.parts.algorithm.personal is not None:
+        raise ConfigError(f"{run.where} has a model for each client, and they are not stored: leave --paired out")
+    model = FlatModel(build_model(config, federation))
+    model.load(*model.vectors(RunFolder.open(run.folder).model()))
+    batches = chunks(federation.split(split), range(federation.num_clients))
+    correct = [measure(model, federation.examples, cross_entropy, batch)[1] for batch in batches]
+    found: NDArray[np.bool_] = torch.cat(correct).numpy() > 0
+    return found
+
+
+def both_right(first: Run, second: Run, federation: Federation, split: Split) -> FloatArray:
+    """How many examples of each client both models get right, [n]."""
+    together = hits(first, federation, split) & hits(second, federation, split)
+    sizes = federation.split(split).lengths.numpy()
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return np.bincount(owner, weights=together, minlength=len(sizes)).astype(np.float64)

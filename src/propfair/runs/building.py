@@ -1,0 +1,84 @@
+"""From a config to what is trained: the clients, the first model, and what the clients need."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from propfair.core.client import Workload
+from propfair.errors import ConfigError
+from propfair.federation.federation import Federation, federate
+from propfair.federation.saved import load_partition
+from propfair.runs.config import RunConfig
+from propfair.runs.folder import RunFolder
+from propfair.runs.initial import Initial
+from propfair.runs.reading import read_run
+from propfair.runs.run import Start
+
+
+class Beginning(NamedTuple):
+    """The model of an earlier run, to be trained on, and what is recorded of that run."""
+
+    model: dict[str, Tensor]  # state dict
+    start: Start
+
+
+def build_federation(config: RunConfig) -> Federation:
+    """The clients of a config. Depends on its data section alone, so that runs can share them."""
+    parts, data = config.parts, config.data
+    examples = parts.source.load(data.folder)
+    if data.saved is not None:
+        return load_partition(data.saved, examples)
+    return federate(examples, parts.partitioner, parts.num_clients, parts.splitter, data.seed)
+
+
+class Federations:
+    """Loads the clients of each data section once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Federation] = {}
+
+    def of(self, config: RunConfig) -> Federation:
+        """The clients of a config."""
+        key = config.data.model_dump_json()
+        if key not in self._loaded:
+            self._loaded[key] = build_federation(config)
+        return self._loaded[key]
+
+
+def build_model(config: RunConfig, federation: Federation) -> nn.Module:
+    """The model of a config, initialised from its seed."""
+    return _initial(config, federation).module()
+
+
+def build_workload(config: RunConfig, federation: Federation) -> Workload:
+    """All that the clients of a config need."""
+    starts = _initial(config, federation) if config.init == "independent" else None
+    return Workload(federation, config.parts.algorithm, config.local, config.seed, device=config.device, starts=starts)
+
+
+def begin_from(path: Path, module: nn.Module, federation: Federation) -> Beginning:
+    """Put the model that a run reached into `module`."""
+    model = RunFolder.open(path).model()
+    try:
+        module.load_state_dict(model)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()} Train the same model on data of "
+            "the same shape."
+        ) from None
+    run = read_run(path)
+    start = Start(
+        run=str(path),
+        label=run.label,
+        rounds=run.status.rounds,
+        fingerprint=run.fingerprint,
+        same_clients=run.fingerprint == federation.fingerprint,
+    )
+    return Beginning(model, start)
+
+
+def _initial(config: RunConfig, federation: Federation) -> Initial:
+    """The models that clients start from, drawn from the seed of the config."""
+    shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
+    return Initial(config.parts.model, shape, federation.examples.num_classes, config.seed)

@@ -1,0 +1,317 @@
+r"""The one certificate over runs: is the model of a group proportionally fair against those of other groups?
+
+Paper, eq. 5.1 and figures 2 to 4. Seeds of one setting are one group. Two groups are compared seed by seed, over the
+seeds that both have; with one run each, run by run. What is shown is a mean over these pairs: of the sums, and of each
+client's relative change. Eq. 5.1 is about two models; a mean of utilities over seeds belongs to no model. And the
+sum is linear in the relative changes, so that the means of the clients' changes, weighted by share, add up to the mean
+of the sums: the bars of a figure belong to the number above it. A relative change of mean utilities would not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from propfair.errors import ConfigError, DataError
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.certificate import (
+    Certificate,
+    Interval,
+    certificate,
+    interval_over_examples,
+    interval_over_seeds,
+)
+from propfair.federation.federation import Federation, Split
+from propfair.runs.again import both_right
+from propfair.runs.grouping import Group, check_same_clients, group_runs, setting_of
+from propfair.runs.measures import Measure
+from propfair.runs.run import Run
+
+Weights = Literal["samples", "uniform"]
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What a client gets from a model: its accuracy, or M minus its loss.
+
+    Args:
+        split: where it is measured.
+        M: None for accuracies.
+    """
+
+    split: Split = "test"
+    M: float | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """What it is computed from."""
+        return Measure(self.split, "accuracy" if self.M is None else "loss")
+
+    def of(self, run: Run) -> FloatArray:
+        """[n]; nan for clients without examples in the split."""
+        values = run.values(self.measure)
+        return values if self.M is None else self.M - values
+
+    def __str__(self) -> str:
+        return self.measure.label if self.M is None else f"{self.M:g} - {self.measure.label}"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What changes for the clients of a reference group when they are served by another.
+
+    Attributes:
+        reference, other: the groups.
+        runs: of both, for each seed that is compared.
+        u_star, u: [S, n], utilities of the clients under the runs.
+        terms: what is common to all pairs.
+    """
+
+    reference: Group
+    other: Group
+    runs: tuple[tuple[Run, Run], ...]
+    u_star: FloatArray
+    u: FloatArray
+    terms: "Terms"
+
+    @cached_property
+    def _certificates(self) -> list[Certificate]:
+        shares, alpha = self.terms.shares, self.terms.alpha
+        return [certificate(u, u_star, shares, alpha=alpha) for u, u_star in zip(self.u, self.u_star, strict=True)]
+
+    @property
+    def value(self) -> float:
+        """The mean over seeds of sum p (u - u*) / u*^alpha."""
+        return float(np.mean([one.values[0] for one in self._certificates]))
+
+    @property
+    def relative(self) -> FloatArray:
+        """[n], the mean over seeds of each client's relative change (u - u*) / u*."""
+        mean: FloatArray = np.mean([one.relative[0] for one in self._certificates], axis=0)
+        return mean
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Of the value: over seeds; with one seed over test examples; None where there is one and no accuracy."""
+        shares, alpha, level = self.terms.shares, self.terms.alpha, self.terms.level
+        if len(self.u) > 1:
+            return interval_over_seeds(self.u, self.u_star, shares, alpha=alpha, level=level)
+        if self.terms.utility.M is not None:
+            return None
+        split, present = self.terms.utility.split, self.terms.present
+        total = np.asarray(self.runs[0][0].clients.sizes[split], dtype=np.float64)[present]
+        both = None
+        if self.terms.paired is not None:
+            both = both_right(*self.runs[0], self.terms.paired, split)[present]
+        correct, correct_star = (np.round(one[0] * total) for one in (self.u, self.u_star))
+        return interval_over_examples(correct, correct_star, total, shares, both=both, alpha=alpha, level=level)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """On what terms groups are compared, the same for all pairs.
+
+    Attributes:
+        utility: what clients get.
+        present: [n], the clients that every run measured; only they take part.
+        shares: of those that are present, how they count in the sum.
+        alpha: the order of fairness; 1 is proportional fairness.
+        level: coverage of the intervals.
+        paired: the clients' data, to run models on the same examples again.
+    """
+
+    utility: Utility
+    present: NDArray[np.bool_]
+    shares: FloatArray
+    alpha: float = 1.0
+    level: float = 0.95
+    paired: Federation | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs of groups of runs on the same clients, each computed when it is asked for."""
+
+    groups: tuple[Group, ...]
+    terms: Terms
+
+    @classmethod
+    def of(
+        cls, groups: Sequence[Group], *, utility: Utility = Utility(), weights: Weights = "samples",  # noqa: B008
+        alpha: float = 1.0, level: float = 0.95, paired: Federation | None = None,
+    ) -> "Pairs":  # fmt: skip
+        """For the arguments see `certify`."""
+        runs = [run for group in groups for run in group.runs]
+        check_same_clients(runs)
+        present = np.asarray(np.isfinite([utility.of(run) for run in runs]).all(axis=0))
+        if not present.any():
+            raise DataError(f"no client has a {utility} under every run")
+        shares = runs[0].shares[present] if weights == "samples" else np.ones(int(present.sum()))
+        return cls(tuple(groups), Terms(utility, present, shares / shares.sum(), alpha, level, paired))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients that take part."""
+        names = self.groups[0].runs[0].clients.names
+        return tuple(name for name, here in zip(names, self.terms.present, strict=True) if here)
+
+    @property
+    def num_excluded(self) -> int:
+        """Clients without a utility under some run."""
+        return int((~self.terms.present).sum())
+
+    def pair(self, reference: int, other: int) -> Pair:
+        """The groups at two positions; an error if they share no seed."""
+        if (reference, other) not in self._found:
+            self._found[reference, other] = self._pair(self.groups[reference], self.groups[other])
+        return self._found[reference, other]
+
+    def share_seeds(self, reference: int, other: int) -> bool:
+        """The two groups can be compared."""
+        return bool(_matched(self.groups[reference], self.groups[other]))
+
+    def nothing_for(self, reference: int) -> str | None:
+        """The name of a client that gets nothing from some run of a group: relative changes from it are undefined."""
+        rows = [self.terms.utility.of(run)[self.terms.present] for run in self.groups[reference].runs]
+        zero = (np.stack(rows) <= 0).any(axis=0)
+        return self.clients[int(zero.argmax())] if zero.any() else None
+
+    def against(self, reference: int, others: Sequence[int]) -> Certificate:
+        """The certificate of one group against others: means over seeds."""
+        pairs = [self.pair(reference, other) for other in others]
+        return Certificate(
+            names=tuple(pair.other.label for pair in pairs),
+            values=np.array([pair.value for pair in pairs]),
+            relative=np.stack([pair.relative for pair in pairs]),
+            shares=self.terms.shares,
+            alpha=self.terms.alpha,
+        )
+
+    @cached_property
+    def _found(self) -> dict[tuple[int, int], Pair]:
+        return {}
+
+    def _pair(self, reference: Group, other: Group) -> Pair:
+        runs = _matched(reference, other)
+        if not runs:
+            raise ConfigError(
+                f"{reference.label} and {other.label} have no seed in common: {sorted(reference.by_seed)} and "
+                f"{sorted(other.by_seed)}. Compare runs with the same seeds."
+            )
+        utility, present = self.terms.utility, self.terms.present
+        u_star, u = (np.stack([utility.of(pair[side])[present] for pair in runs]) for side in (0, 1))
+        return Pair(reference, other, tuple(runs), u_star, u, self.terms)
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """The certificate of a group against others, on the same clients.
+
+    Attributes:
+        reference: the group to certify.
+        others: the groups it was compared with.
+        utility: what clients get.
+        certificate: the sums and each client's relative change; means over seeds.
+        intervals: of the sums; None where there is one seed and the utility is no accuracy.
+        clients: the names of the clients that took part.
+        num_excluded: clients without examples in the split.
+    """
+
+    reference: Group
+    others: tuple[Group, ...]
+    utility: Utility
+    certificate: Certificate
+    intervals: tuple[Interval | None, ...]
+    clients: tuple[str, ...]
+    num_excluded: int
+
+    @cached_property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        return verdict(self.certificate, self.intervals)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        found = self.certificate
+        return {
+            "reference": self.reference.label,
+            "runs": [str(run.folder) for run in self.reference.runs],
+            "utility": str(self.utility),
+            "alpha": found.alpha,
+            "verdict": self.verdict,
+            "num_excluded": self.num_excluded,
+            "clients": list(self.clients),
+            "shares": found.shares.tolist(),
+            "against": [
+                {
+                    "model": group.label,
+                    "runs": [str(run.folder) for run in group.runs],
+                    "value": float(value),
+                    "interval": None if interval is None else [interval.low, interval.high],
+                    "interval_over": None if interval is None else interval.over,
+                    "level": None if interval is None else interval.level,
+                    "relative": changes.tolist(),
+                }
+                for group, value, interval, changes in zip(
+                    self.others, found.values, self.intervals, found.relative, strict=True
+                )
+            ],
+        }
+
+
+def verdict(found: Certificate, intervals: Sequence[Interval | None]) -> str:
+    """The certificate of a group against others in a sentence, in the light of the intervals of its values."""
+    return found.verdict(interval=intervals[int(found.values.argmax())])
+
+
+def certify(
+    runs: Sequence[Run],
+    others: Sequence[Run],
+    *,
+    utility: Utility = Utility(),  # noqa: B008 (frozen)
+    weights: Weights = "samples",
+    alpha: float = 1.0,
+    level: float = 0.95,
+    paired: Federation | None = None,
+) -> Certified:
+    """Compare the model of `runs`, one or more seeds of it, with those of `others`.
+
+    Args:
+        runs: the model to certify; `others` of the same setting join them.
+        others: the models to compare it with.
+        utility: what clients get.
+        weights: of the clients in the sum: their data, as in eq. 5.1, or all the same, as in Appendix F.
+        alpha: the order of fairness; 1 is proportional fairness.
+        level: coverage of the intervals.
+        paired: the clients' data, to run the models on the same test examples again. Intervals over examples then take
+            into account that both models are right and wrong together, and are narrower.
+    """
+    check_same_clients([*runs, *others])
+    groups = group_runs([*runs, *others])
+    if len({setting_of(run) for run in runs}) > 1:
+        raise ConfigError("the runs to certify must differ in nothing but the seed")
+    if len(groups) < 2:
+        raise ConfigError("there is nothing to certify against: give the folders of other runs on the same clients")
+    pairs = Pairs.of(groups, utility=utility, weights=weights, alpha=alpha, level=level, paired=paired)
+    rest = range(1, len(groups))
+    return Certified(
+        reference=groups[0],
+        others=tuple(groups[1:]),
+        utility=utility,
+        certificate=pairs.against(0, rest),
+        intervals=tuple(pairs.pair(0, other).interval for other in rest),
+        clients=pairs.clients,
+        num_excluded=pairs.num_excluded,
+    )
+
+
+def _matched(reference: Group, other: Group) -> list[tuple[Run, Run]]:
+    """The runs of both for each seed that both have; with one run each, these two; else none."""
+    own, theirs = reference.by_seed, other.by_seed
+    found = [(own[seed], theirs[seed]) for seed in own if seed in theirs]
+    if not found and len(own) == len(theirs) == 1:
+        found = [(reference.runs[0], other.runs[0])]
+    return found

@@ -1,0 +1,216 @@
+"""The one grouping of runs: by the clients they trained on, then by what they did, whatever the seed."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from propfair.core.aggregator import Rounds
+from propfair.core.client import LocalTraining
+from propfair.errors import DataError
+from propfair.fairness.arrays import FloatArray
+from propfair.fairness.statistics import MeanStd, summarize_seeds
+from propfair.registry import fields_of
+from propfair.runs.measures import ACCURACY, Measure
+from propfair.runs.names import present_name
+from propfair.runs.run import Clients, Run
+from propfair.runs.schedule import Schedule
+
+# No part of what was done. A start counts by what it is, not by its path.
+_IGNORED = ("seed", "device", "engine", "log", "start", "data.folder", "schedule.checkpoint_every")
+_SECTIONS = {"local": LocalTraining(), "server": Rounds(), "schedule": Schedule()}
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of the same setting: they differ in nothing but the seed, and in what decides no result.
+
+    Attributes:
+        label: what they are called in tables.
+        runs: one for each seed.
+        settings: dotted keys of the config and their values as text.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+    settings: Mapping[str, str]
+
+    @property
+    def by_seed(self) -> dict[int, Run]:
+        return {run.seed: run for run in self.runs}
+
+    @property
+    def finished(self) -> bool:
+        """All runs reached their end."""
+        return all(run.status.state == "finished" for run in self.runs)
+
+    def has(self, measure: Measure) -> bool:
+        """Every run has this measure."""
+        return all(run.measured(measure) is not None for run in self.runs)
+
+    def statistics(self, measure: Measure = ACCURACY, ddof: int = 0) -> dict[str, MeanStd]:
+        """Mean and standard deviation over seeds of the statistics over clients."""
+        return summarize_seeds([run.summary(measure) for run in self.runs], ddof)
+
+    def values(self, measure: Measure = ACCURACY) -> FloatArray:
+        """The last value of each client in each seed, [S, n]."""
+        return np.stack([run.values(measure) for run in self.runs])
+
+    def mean_over_seeds(self, measure: Measure = ACCURACY) -> FloatArray:
+        """The last value of each client, [n], averaged over seeds."""
+        mean: FloatArray = self.values(measure).mean(axis=0)
+        return mean
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Everything that was run on the same clients; groups can be compared client by client."""
+
+    clients: Clients
+    groups: tuple[Group, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(run for group in self.groups for run in group.runs)
+
+    @property
+    def data(self) -> str:
+        """Name of the data set."""
+        section = self.runs[0].config.get("data")
+        name = section.get("name") if isinstance(section, dict) else None
+        return str(name) if name else "own data"
+
+    @property
+    def title(self) -> str:
+        """For people: data set and number of clients."""
+        return f"{self.data}, {len(self.clients.names)} clients"
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """What some run has, the most telling first."""
+        found = {measure for run in self.runs for measure in run.measures}
+        order = [Measure(split, m) for m in ("accuracy", "loss") for split in ("test", "validation", "train")]
+        return tuple(measure for measure in order if measure in found)
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """Settings in which the groups differ, in the order of the config."""
+        return _differing(self.groups)
+
+
+def by_clients(runs: Iterable[Run]) -> list[Comparison]:
+    """Comparisons of groups, in the order in which runs were started."""
+    sharing: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.environment.started):
+        sharing.setdefault(run.fingerprint, []).append(run)
+    return [Comparison(own[0].clients, tuple(group_runs(own))) for own in sharing.values()]
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """One group for all runs of the same setting, in the order of first appearance; labels are all different."""
+    members: dict[tuple[str, int], dict[int, Run]] = {}
+    for run in runs:
+        key = setting_of(run)
+        copy = 0  # the same run with the same seed twice is no second seed
+        while run.seed in members.get((key, copy), {}):
+            copy += 1
+        members.setdefault((key, copy), {})[run.seed] = run
+    groups = []
+    for by_seed in members.values():
+        own = tuple(by_seed[seed] for seed in sorted(by_seed))
+        groups.append(Group(own[0].label, own, _texts(_kept(own[0].config))))
+    labels = _distinct_labels(groups)
+    return [dataclasses.replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
+
+
+def setting_of(run: Run) -> str:
+    """The same text for runs of the same setting.
+
+    A start counts by what it is: its label, which names the algorithm and its options, and its rounds. Runs of older
+    versions, whose configs lack options that came later, count as having had the defaults. A run from Python is known
+    by its label and algorithm.
+    """
+    start = run.environment.start
+    came_from = None if start is None else [start.label, start.rounds]
+    if not run.config:
+        return json.dumps([run.label, run.environment.algorithm, came_from])
+    kept = dict(_kept(run.config))
+    kept["algorithm"] = {**kept.get("algorithm", {}), "name": present_name(kept.get("algorithm", {}))}
+    for section, usual in _SECTIONS.items():
+        defaults = json.loads(json.dumps(fields_of(usual), default=str))
+        kept[section] = _kept({section: {**defaults, **kept.get(section, {})}})[section]
+    return json.dumps([_texts(kept), came_from], sort_keys=True)
+
+
+def check_same_clients(runs: Sequence[Run]) -> None:
+    """Runs can be compared client by client only if they share data, partition and split."""
+    for run in runs[1:]:
+        if run.fingerprint != runs[0].fingerprint:
+            raise DataError(
+                f"{runs[0].where} and {run.where} do not have the same clients: the fingerprints of their data and "
+                f"partition are {runs[0].fingerprint} and {run.fingerprint}. Compare runs with the same [data] section."
+            )
+
+
+def _kept(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The nested settings without what decides no result, and without what is not set."""
+    return {
+        key: _kept(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if f"{prefix}{key}" not in _IGNORED and value is not None
+    }
+
+
+def _texts(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as dotted keys and texts."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _texts(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
+
+
+def _differing(groups: Sequence[Group]) -> list[str]:
+    keys = dict.fromkeys(key for group in groups for key in group.settings)
+    return [key for key in keys if len({group.settings.get(key) for group in groups}) > 1]
+
+
+def _distinct_labels(groups: Sequence[Group]) -> list[str]:
+    """Labels that several groups share get what tells them apart: settings, else the folder, else a number."""
+    labels = [group.label for group in groups]
+    folders = [group.runs[0].folder for group in groups]
+    for extras in (
+        [_own_settings(group, [other for other in groups if other.label == group.label]) for group in groups],
+        ["" if folder is None else folder.name for folder in folders],
+        ["" if folder is None else folder.parent.name for folder in folders],
+    ):
+        labels = _told_apart(labels, extras)
+    seen: dict[str, int] = {}
+    for position, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:
+            labels[position] = f"{label} #{seen[label]}"
+    return labels
+
+
+def _told_apart(labels: Sequence[str], extras: Sequence[str]) -> list[str]:
+    """The labels, with the extra behind those that share one and have different extras."""
+    said: dict[str, set[str]] = {}
+    for label, extra in zip(labels, extras, strict=True):
+        said.setdefault(label, set()).add(extra)
+    return [
+        f"{label} ({extra})" if extra and len(said[label]) > 1 else label
+        for label, extra in zip(labels, extras, strict=True)
+    ]
+
+
+def _own_settings(group: Group, alike: Sequence[Group]) -> str:
+    """Up to three settings that groups of the same label do not share."""
+    keys = _differing(alike)[:3]
+    return ", ".join(f"{key}={group.settings[key]}" for key in keys if key in group.settings)

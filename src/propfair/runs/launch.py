@@ -1,0 +1,233 @@
+"""Runs: started from a config or from Python, gone on with, or found finished."""
+
+import contextlib
+import dataclasses
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import propfair
+from propfair.engines.auto import Auto
+from propfair.engines.inprocess import torch_threads
+from propfair.engines.session import Engine
+from propfair.errors import ConfigError, DataError, TrainingError
+from propfair.federation.federation import SPLITS, Federation
+from propfair.runs.building import Beginning, begin_from, build_federation, build_model, build_workload
+from propfair.runs.checks import check_device, check_workload
+from propfair.runs.config import RunConfig, make_config
+from propfair.runs.environment import describe_environment, with_resume
+from propfair.runs.folder import RunFolder
+from propfair.runs.loggers import About, Logger, Sinks, flat, open_sinks
+from propfair.runs.reading import describe, read_run
+from propfair.runs.result import Result
+from propfair.runs.run import Clients, Environment, Run, Start, Status
+from propfair.runs.training import AfterRound, Recipe, Trained, fit
+
+
+def run(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    name: str | None = None,
+    force: bool = False,
+    federation: Federation | None = None,
+    after_round: AfterRound = lambda _: None,
+) -> Result:
+    """Run a config. With `out`, everything is recorded there; the folder is made only once nothing can be wrong."""
+    check_device(config.device)
+    federation = federation or build_federation(config)
+    module = build_model(config, federation)
+    beginning = None if config.start is None else begin_from(config.start, module, federation)
+    recipe = _recipe(config, federation, name or (out.name if out else str(config.parts.algorithm)))
+    return execute(
+        module, recipe, out, force=force, config_text=config.to_toml(), beginning=beginning,
+        loggers=config.parts.loggers, after_round=after_round,
+    )  # fmt: skip
+
+
+def execute(
+    module: nn.Module,
+    recipe: Recipe,
+    out: Path | None = None,
+    *,
+    force: bool = False,
+    config_text: str = "",
+    beginning: Beginning | None = None,
+    loggers: Sequence[Logger] = (),
+    after_round: AfterRound = lambda _: None,
+) -> Result:
+    """Train and, with `out`, write the run folder."""
+    work = recipe.work
+    recipe.server.cohort_size(work.federation.num_clients)
+    check_workload(module, work)
+    if out is None:
+        trained = fit(module, recipe, after_round=after_round)
+        module.load_state_dict(trained.model)
+        return Result(_in_memory(recipe, trained, config_text, None if beginning is None else beginning.start), module)
+    sinks = open_sinks(loggers, About(recipe.name, out, flat(tomllib.loads(config_text))))
+    environment = describe_environment(work.seed, recipe.engine.name, str(work.algorithm))
+    folder = RunFolder.create(
+        out, name=recipe.name, config=config_text, force=force, clients=describe_clients(work.federation).model_dump(),
+        environment=environment if beginning is None else {**environment, "start": beginning.start.model_dump()},
+        start=None if beginning is None else beginning.model,
+    )  # fmt: skip
+    return _train(module, recipe, folder, sinks, after_round)
+
+
+def resume(
+    path: Path,
+    *,
+    data_folder: Path | None = None,
+    federation: Federation | None = None,
+    after_round: AfterRound = lambda _: None,
+) -> Result:
+    """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
+
+    Args:
+        path: the run folder.
+        data_folder: where the data are now, if they have moved.
+        federation: the clients, if they are loaded already.
+        after_round: told after each round.
+    """
+    folder = RunFolder.open(path)
+    config = saved_config(folder)
+    _, status, environment, clients = describe(folder)
+    if status.state == "failed":
+        raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
+    if data_folder is not None:
+        config = config.changed(data=config.data.model_copy(update={"folder": data_folder}))
+    check_device(config.device)
+    federation = federation or build_federation(config)
+    if federation.fingerprint != clients.fingerprint:
+        raise DataError(
+            f"the data of {path} have changed: their fingerprint was {clients.fingerprint}, now it is "
+            f"{federation.fingerprint}. Bring the old data back with --data-dir, or run it again."
+        )
+    module = build_model(config, federation)
+    if status.state == "finished":
+        module.load_state_dict(folder.model())
+        return Result(read_run(path), module)
+    start = folder.start()
+    if start is not None:
+        module.load_state_dict(start)
+    recipe = _recipe(config, federation, status.name)
+    recipe = dataclasses.replace(recipe, engine=_same_engine(recipe.engine, environment))
+    sinks = open_sinks(config.parts.loggers, About(status.name, path, flat(tomllib.loads(config.to_toml()))))
+    folder.save_environment({"algorithm": str(recipe.work.algorithm), **with_resume(folder.environment)})
+    with torch_threads(environment.threads):  # the last bits depend on it
+        return _train(module, recipe, folder, sinks, after_round)
+
+
+def ensure_run(
+    config: RunConfig,
+    out: Path,
+    *,
+    name: str,
+    federation: Callable[[], Federation],
+    after_round: AfterRound = lambda _: None,
+) -> Run:
+    """The run of this config in this folder: read if it has ended, resumed if it was cut off, else run.
+
+    Raises KeyboardInterrupt when it was stopped on the way, so that nothing else is started.
+    """
+    if (out / "status.json").exists():
+        folder = RunFolder.open(out)
+        if saved_config(folder).to_toml() != config.to_toml():
+            raise ConfigError(f"{out} holds a run with other settings. Choose another --out, or delete it.")
+        if describe(folder).status.state in ("finished", "failed"):
+            return read_run(out)
+        result = resume(out, federation=federation(), after_round=after_round)
+    else:
+        result = run(config, out, name=name, federation=federation(), after_round=after_round)
+    if result.state == "interrupted":
+        raise KeyboardInterrupt
+    return result.run
+
+
+def saved_config(folder: RunFolder) -> RunConfig:
+    """The config of a run on disk."""
+    text = folder.config_text
+    if not text:
+        raise ConfigError(
+            f"{folder.path} was started from Python, with a model or data that no config describes; "
+            "only runs of the command line can be rebuilt from their folder"
+        )
+    return make_config(tomllib.loads(text))
+
+
+def describe_clients(federation: Federation, *, labels: bool = True) -> Clients:
+    """Names, sizes and label counts of the clients, for reports that show who holds what.
+
+    Counts are left out with `labels=False`: of a million clients they are a large table.
+    """
+    classes = federation.examples.num_classes
+    counts = federation.label_counts("train").tolist() if classes and labels else None
+    return Clients(
+        fingerprint=federation.fingerprint,
+        note=federation.note,
+        names=federation.names,
+        num_classes=classes,
+        sizes={split: tuple(federation.split(split).lengths.tolist()) for split in SPLITS},
+        train_labels=None if counts is None else tuple(map(tuple, counts)),
+    )
+
+
+def _recipe(config: RunConfig, federation: Federation, name: str) -> Recipe:
+    return Recipe(
+        work=build_workload(config, federation),
+        engine=config.parts.engine,
+        server=config.server,
+        schedule=config.schedule,
+        name=name,
+        lean=config.lean,
+    )
+
+
+def _same_engine(engine: Engine, environment: Environment) -> Engine:
+    """The engine of a config, with what `auto` chose when the run began."""
+    choice: Any = environment.engine_choice
+    return dataclasses.replace(engine, choice=choice) if isinstance(engine, Auto) and choice else engine
+
+
+def _train(module: nn.Module, recipe: Recipe, folder: RunFolder, sinks: Sinks, after_round: AfterRound) -> Result:
+    with folder.in_use(), _disk_errors(folder):
+        trained = fit(module, recipe, folder=folder, sinks=sinks, after_round=after_round)
+        folder.save_model(trained.model)
+        folder.finish(trained.state, trained.rounds, trained.reason, trained.seconds)
+    module.load_state_dict(trained.model)
+    return Result(read_run(folder.path), module)
+
+
+def _in_memory(recipe: Recipe, trained: Trained, config_text: str, start: Start | None) -> Run:
+    """The run of a training that was written nowhere."""
+    work = recipe.work
+    return Run(
+        folder=None,
+        config_text=config_text,
+        status=Status(
+            name=recipe.name, state=trained.state, rounds=trained.rounds, reason=trained.reason,
+            seconds=trained.seconds,
+        ),
+        environment=Environment(
+            propfair=propfair.__version__, seed=work.seed, engine=recipe.engine.name, engine_choice=trained.choice,
+            notes=trained.notes, threads=torch.get_num_threads(), algorithm=str(work.algorithm), start=start,
+        ),
+        clients=describe_clients(work.federation, labels=False),
+        records=trained.records.clients,
+        diagnostics=trained.records.diagnostics,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"can't write to {folder.path}: {error.strerror or error}. What was written before is whole; free some "
+            "space, or choose another folder with --out."
+        ) from error

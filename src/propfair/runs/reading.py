@@ -1,0 +1,129 @@
+"""The one reader of run folders, also of runs that are still going on."""
+
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from propfair.errors import DataError
+from propfair.runs.folder import RunFolder
+from propfair.runs.run import Clients, Environment, Run, Status
+
+_RUN_FILES = frozenset({"config.toml", "environment.json", "clients.json", "records.parquet", "checkpoints"})
+
+
+class Description(NamedTuple):
+    """A run without its records: the first fields of a `Run` after its folder."""
+
+    config_text: str
+    status: Status
+    environment: Environment
+    clients: Clients
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A folder that can't be read, and why."""
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if str(self.path) in self.text else f"{self.path}: {self.text}"
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder, finished or not."""
+    folder = RunFolder.open(path)
+    described = describe(folder)
+    records = folder.records()
+    _check_records(path, records, len(described.clients.names))
+    return Run(path, *described, records, folder.diagnostics())
+
+
+def describe(folder: RunFolder) -> Description:
+    """What a folder says about its run beside the records, which may be damaged."""
+    path = folder.path
+    try:
+        status = Status.model_validate(folder.status)
+        environment = Environment.model_validate(folder.environment)
+        clients = Clients.model_validate(folder.clients)
+        tomllib.loads(folder.config_text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{path}: {error.title.lower()}.json: {key}: {first['msg']}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path / 'config.toml'} is not valid TOML: {error}") from None
+    _check_clients(path, clients)
+    return Description(folder.config_text, status, environment, clients)
+
+
+def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
+    """Every readable run at or below the places, and why the others are not."""
+    paths, problems = find_runs(places)
+    runs = []
+    for path in paths:
+        try:
+            runs.append(read_run(path))
+        except DataError as error:
+            problems.append(Problem(path, str(error)))
+    return runs, problems
+
+
+def find_runs(places: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
+    """The run folders at or below each place, in order of their names, and what is wrong with the others."""
+    found: dict[Path, None] = {}
+    problems = []
+    for place in places:
+        if not place.is_dir():
+            text = "there is no such folder" if not place.exists() else "this is a file; a run is a folder"
+            problems.append(Problem(place, text))
+            continue
+        runs, broken = _below(place)
+        found |= dict.fromkeys(runs)
+        problems += [Problem(path, "half a run folder: it has no status.json") for path in broken]
+        if not runs and not broken:
+            problems.append(Problem(place, "not a run folder, and there is none below it (no status.json)"))
+    return list(found), problems
+
+
+def _below(place: Path) -> tuple[list[Path], list[Path]]:
+    """Runs, and folders that look like the rest of one. A run has no runs below it."""
+    runs, broken = [], []
+    for name, folders, files in os.walk(place):
+        path = Path(name)
+        if "status.json" in files:
+            runs.append(path)
+            folders.clear()
+        elif len(_RUN_FILES.intersection((*files, *folders))) > 1:
+            broken.append(path)
+            folders.clear()
+        else:
+            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+    return runs, broken
+
+
+def _check_clients(path: Path, clients: Clients) -> None:
+    n = len(clients.names)
+    lengths = {f"sizes.{split}": len(sizes) for split, sizes in clients.sizes.items()}
+    if clients.train_labels is not None:
+        lengths["train_labels"] = len(clients.train_labels)
+        if any(len(row) != clients.num_classes for row in clients.train_labels):
+            raise DataError(f"{path / 'clients.json'}: train_labels must have {clients.num_classes} counts per client")
+    wrong = [name for name, length in lengths.items() if length != n]
+    if not n or wrong or "train" not in clients.sizes:
+        what = f"{wrong[0]} has {lengths[wrong[0]]} entries for {n} clients" if wrong else "no clients or no sizes"
+        raise DataError(f"{path / 'clients.json'}: {what}")
+
+
+def _check_records(path: Path, records: pa.Table, num_clients: int) -> None:
+    ends = pc.min_max(records["client"]).as_py()
+    if len(records) and not (ends["min"] >= 0 and ends["max"] < num_clients):
+        raise DataError(f"{path}: the records speak of client {ends['max']}, but there are {num_clients} clients")

@@ -1,0 +1,69 @@
+"""Run folders of version 0.1.0 (tests/fixtures/run-0.1.0) are read, reported, certified and resumed."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+import torch
+
+from propfair.report.write import write_report
+from propfair.runs.certificate import certify
+from propfair.runs.grouping import by_clients
+from propfair.runs.launch import resume
+from propfair.runs.reading import read_run, read_runs
+from propfair.runs.training import Progress
+
+OLD = Path(__file__).parents[1] / "fixtures" / "run-0.1.0"
+
+
+def test_they_are_read_and_grouped() -> None:
+    runs, problems = read_runs([OLD])
+    assert not problems
+    states = {run.where.rpartition("/")[2]: (run.label, run.status.state, run.status.rounds) for run in runs}
+    assert states == {
+        "fedavg": ("fedavg", "finished", 6),
+        "fedavg-stopped": ("fedavg", "interrupted", 3),
+        "propfair": ("propfair(M=auto)", "finished", 6),
+        "propfair-stopped": ("propfair(M=auto)", "interrupted", 4),
+        "fedavg-then-propfair": ("propfair(M=auto) from fedavg", "finished", 2),
+    }
+    (comparison,) = by_clients(runs)
+    assert len(comparison.groups) == 5  # the same seed twice is no second seed
+    finished = read_run(OLD / "fedavg")
+    recorded = pq.read_table(OLD / "fedavg" / "records.parquet").to_pandas()
+    last = recorded.query("round == 6 and split == 'test' and metric == 'accuracy'").sort_values("client")["value"]
+    np.testing.assert_array_equal(finished.values(), last)
+
+
+def test_they_are_reported_and_certified(tmp_path: Path) -> None:
+    problems, num_runs = write_report([OLD], tmp_path / "page.html")
+    assert (problems, num_runs) == ([], 5)
+    found = certify([read_run(OLD / "propfair")], [read_run(OLD / "fedavg"), read_run(OLD / "fedavg-then-propfair")])
+    assert found.certificate.names == ("fedavg", "propfair(M=auto) from fedavg")
+    assert np.isfinite(found.certificate.values).all()
+
+
+@pytest.mark.parametrize(("name", "first"), [("fedavg", 4), ("propfair", 5)])
+def test_they_are_resumed_to_the_same_bits(tmp_path: Path, name: str, first: int) -> None:
+    shutil.copytree(OLD / f"{name}-stopped", tmp_path / name)
+    seen: list[Progress] = []
+    result = resume(tmp_path / name, after_round=seen.append)
+    assert [now.round for now in seen] == list(range(first, 7))
+    assert result.state == "finished"
+    whole = safetensors.torch.load_file(OLD / name / "model.safetensors")
+    for key, tensor in result.model.state_dict().items():
+        assert torch.equal(tensor, whole[key])
+    for file in ("records.parquet", "rounds.parquet"):
+        assert pq.read_table(tmp_path / name / file).equals(pq.read_table(OLD / name / file))
+    assert (tmp_path / name / "metrics.csv").read_text() == (OLD / name / "metrics.csv").read_text()
+
+
+def test_a_finished_one_is_given_back() -> None:
+    result = resume(OLD / "fedavg-then-propfair")
+    assert (result.state, result.rounds, result.algorithm) == ("finished", 2, "propfair(M=auto) from fedavg")
+    start = result.run.environment.start
+    assert start is not None
+    assert (start.label, start.rounds, start.same_clients) == ("fedavg", 6, True)
