@@ -129,14 +129,9 @@ def begin(engine: Engine, model: FlatModel, work: Workload, load: Load, stack: c
 
 def planning_seconds(num_clients: int, cohort: int) -> float:
     """What the driver does before a round, for an algorithm that looks at losses."""
-    train = Ragged(torch.empty(0, dtype=torch.int64), torch.arange(0, 30 * num_clients + 1, 30))
-    nothing = Ragged(torch.empty(0, dtype=torch.int64), torch.zeros(num_clients + 1, dtype=torch.int64))
-    examples = ArrayExamples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), num_classes=2)
-    federation = Federation(examples, tuple(map(str, range(num_clients))), train, nothing, nothing)
-    model = FlatModel(nn.Linear(1, 1))
-    server = Aggregator(
-        Workload(federation, TERM(), LocalTraining()), Rounds(participation=cohort), model.params, model.buffers
-    )
+    model, sizes = FlatModel(nn.Linear(1, 1)), torch.full((num_clients,), 30)
+    rounds = Rounds(participation=cohort)
+    server = Aggregator(TERM(), sizes, LocalTraining(), rounds, 0, model.params, model.buffers)
     return statistics.median(seconds(lambda: server.plan(None)) for _ in range(3))
 
 

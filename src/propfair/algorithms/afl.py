@@ -31,7 +31,8 @@ class AFL(Algorithm):
         use: the lambda that weighs updates, "new" (moved by this round's losses) or "old".
         dual: "projected" gradient, or "eg", exponentiated: lambda_i proportional to lambda_i exp(gamma f_i).
         unbiased: multiply gamma by n/s when s of n clients take part.
-        average_iterates: release the average of all global models instead of the last.
+        average_iterates: evaluate and hand out the average of all global models instead of the last, as
+            `server.average_iterates` does for any algorithm.
 
     >>> cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
     >>> AFL(gamma=0.1).weigh(cohort, AFL().init(cohort.share))[0]
@@ -72,16 +73,6 @@ class AFL(Algorithm):
         used = (new if self.use == "new" else old)[clients]
         weights = used / used.sum() if used.sum() > 0 else cohort.share
         return weights, {**state, "lambda": new}
-
-    def absorb(self, params: Tensor, state: State) -> State:
-        if not self.average_iterates:
-            return state
-        count = state.get("num_iterates", torch.zeros(())) + 1
-        mean = state.get("iterate_mean", torch.zeros_like(params))
-        return {**state, "num_iterates": count, "iterate_mean": mean + (params - mean) / float(count)}
-
-    def released(self, params: Tensor, state: State) -> Tensor:
-        return state.get("iterate_mean", params)
 
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         dual = state["lambda"]

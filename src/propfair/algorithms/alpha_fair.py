@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Order, Presets, State, as_floats, register
+from propfair.algorithms.base import Cohort, Needs, Objective, Order, Presets, State, as_floats, register
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.transforms import slope
 from propfair.errors import ConfigError
@@ -69,12 +69,14 @@ class AlphaFair(PropFair):
                 f"{_FLOAT32_DIGITS / abs(math.log10(self.epsilon)):.0f}."
             )
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
-        return batch_loss if self.placement == "server" else super().objective(batch_loss, order)
+    @property
+    def objective(self) -> Objective | None:
+        return None if self.placement == "server" else self._negative_utility
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         if self.placement == "client":
             return cohort.share, state
-        M = as_floats([self.order(client, state).baseline for client in cohort.clients])
+        orders = [Order() if self.order is None else self.order(client, state) for client in cohort.clients]
+        M = as_floats([self._baseline(order) for order in orders])
         steepness = slope(cohort.loss, M, self.epsilon, self.variant)  # its power alpha may overflow
         return torch.softmax(cohort.share.log() + self.alpha * steepness.log(), 0), state

@@ -10,9 +10,9 @@ K is the number of clients in the cohort of a round, n of all clients, P of para
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -31,16 +31,31 @@ class Needs(enum.Flag):
     """What a rule looks at beside the data shares. Costs are paid only for what is asked."""
 
     NOTHING = 0
-    LOSS = enum.auto()  # `batch_loss` of the received model over each client's whole training set
+    LOSS = enum.auto()  # of the received model over each client's whole training set, by `reduce`
     NORMS = enum.auto()  # ||delta_k||^2
     GRAM = enum.auto()  # <delta_j, delta_k>; the server then holds one update per client of the cohort
 
 
 class Order(NamedTuple):
-    """What the server tells one client beside the parameters."""
+    """What the server tells one client beside the parameters.
+
+    All clients of a round are told numbers of the same names. Where clients are trained in stacks, both fields hold
+    tensors [C] instead of floats, so that whatever looks at an order must be elementwise.
+    """
 
     lr_scale: float = 1.0  # multiplies the client's learning rate in this round
-    baseline: float = 0.0  # the client's own M_k, for rules that have one
+    numbers: Mapping[str, float] = {}  # whatever else `objective` and `watch` want to know, by name
+
+
+class Reduce(Protocol):
+    """One number from the losses of a batch [B]. `weight` [B] sums to 1 and is 0 for padding; None: no padding."""
+
+    def __call__(self, losses: Tensor, weight: Tensor | None = None, /) -> Tensor: ...
+
+
+MakeOrder = Callable[[ClientId, State], Order]
+Objective = Callable[[Tensor, Order], Tensor]  # batch loss, order -> what is differentiated instead
+Watch = Callable[[Tensor, Order], dict[str, Tensor]]  # batch losses, order -> named numbers of the same shape
 
 
 class Personal(NamedTuple):
@@ -52,8 +67,23 @@ class Personal(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PastRows:
+    """Whose updates of earlier rounds the Gram matrix has as further rows: the latest of each client that is absent.
+
+    They are there for rules that ask for them by `remember`.
+    """
+
+    clients: tuple[ClientId, ...] = ()
+    rounds: tuple[int, ...] = ()  # in which each update was sent
+    num_steps: tuple[float, ...] = ()  # local SGD steps behind each update
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+@dataclass(frozen=True)
 class Cohort:
-    """All that a server rule may look at. Tensors are float64 on the CPU."""
+    """All that a server rule may look at. Tensors are float64 on the CPU. R is the number of past rows, mostly 0."""
 
     round: int
     clients: tuple[ClientId, ...]
@@ -62,8 +92,9 @@ class Cohort:
     lr: float  # the local learning rate
     loss: Tensor  # [K], of the model received; nan unless the rule needs it
     norm2: Tensor | None = None  # [K], squared norms of the updates; for NORMS and GRAM
-    gram: Tensor | None = None  # [K, K]; for GRAM
-    observed: Mapping[str, Tensor] = field(default_factory=dict)  # [K] each, what `observe` returned on the clients
+    gram: Tensor | None = None  # [K + R, K + R], the clients of the round first; for GRAM
+    past: PastRows = PastRows()
+    observed: Mapping[str, Tensor] = field(default_factory=dict)  # [K] each, means of what `watch` gave on the clients
 
     @staticmethod
     def of(
@@ -75,8 +106,11 @@ class Cohort:
         num_steps: Sequence[float] | None = None,
         lr: float = 0.1,
         round_: int = 1,
+        past: PastRows | None = None,
     ) -> "Cohort":
-        """A cohort from plain numbers, to look at a rule without training. `deltas` [K, P] give norms and Gram matrix.
+        """A cohort from plain numbers, to look at a rule without training.
+
+        `deltas` give norms and Gram matrix: [K, P], or [K + R, P] with the R updates of `past` at the end.
 
         >>> Cohort.of([0.5, 0.3, 0.2], deltas=[[1, 0], [0, 1], [-1, 1]]).norm2
         tensor([1., 1., 2.], dtype=torch.float64)
@@ -90,8 +124,9 @@ class Cohort:
             num_steps=as_floats([1.0] * len(share) if num_steps is None else num_steps),
             lr=lr,
             loss=as_floats([torch.nan] * len(share) if loss is None else loss),
-            norm2=None if gram is None else gram.diagonal(),
+            norm2=None if gram is None else gram.diagonal()[: len(share)],
             gram=gram,
+            past=past or PastRows(),
         )
 
     def __len__(self) -> int:
@@ -105,7 +140,7 @@ class Cohort:
         """The cohort without the clients where `keep` [K] is False; shares sum to 1 again."""
         if bool(keep.all()):
             return self
-        share = self.share[keep]
+        share, rows = self.share[keep], torch.cat([keep, keep.new_ones(len(self.past))])
         return dataclasses.replace(
             self,
             clients=tuple(client for client, kept in zip(self.clients, keep.tolist(), strict=True) if kept),
@@ -113,7 +148,7 @@ class Cohort:
             num_steps=self.num_steps[keep],
             loss=self.loss[keep],
             norm2=None if self.norm2 is None else self.norm2[keep],
-            gram=None if self.gram is None else self.gram[keep][:, keep],
+            gram=None if self.gram is None else self.gram[rows][:, rows],
             observed={name: values[keep] for name, values in self.observed.items()},
         )
 
@@ -123,6 +158,10 @@ class Algorithm:
     """The contract, and at the same time FedAvg: every default is that of plain averaging.
 
     Subclasses are frozen dataclasses with pure methods. Fields are the hyper-parameters, under the paper's symbols.
+
+    `order`, `reduce`, `objective` and `watch` are None where a rule has none, so that nothing is spent on them. A rule
+    that always has one just defines the method; one that has it under some options only defines a property that
+    returns the method or None.
     """
 
     name: ClassVar[str]
@@ -134,6 +173,7 @@ class Algorithm:
         return Needs.NOTHING
 
     @property
+    @final
     def privacy(self) -> Privacy:
         """What the server must see of a single client: nothing but sums, its loss, or its update."""
         if self.needs & (Needs.NORMS | Needs.GRAM):
@@ -145,29 +185,51 @@ class Algorithm:
         """How clients train a model of their own beside the global one; None: they don't."""
         return None
 
+    @property
+    def remember(self) -> int:
+        """For rules that need GRAM: for how many rounds the server keeps the last update of an absent client.
+
+        The updates are further rows of the Gram matrix, and `weigh` gives weights for them, too.
+        """
+        return 0
+
+    @property
+    def average_iterates(self) -> bool:
+        """Evaluate and hand out the average of all global models, as `Rounds.average_iterates` does for any rule."""
+        return False
+
     def init(self, share: Tensor) -> State:
         """The server state before round 1; `share` [n] is over all clients."""
         return {}
 
-    def order(self, client: ClientId, state: State) -> Order:
-        """The message to one client of the round; `state` is that at the start of the round."""
-        return Order()
+    @property
+    def order(self) -> MakeOrder | None:
+        """(client, state at the start of the round) -> what one client is told; None: nothing, all train alike."""
+        return None
 
-    def batch_loss(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The loss of one batch from its examples' losses [B]: the mean. `weight` [B] sums to 1 and masks padding."""
-        return losses.mean() if weight is None else (losses * weight).sum()
+    @property
+    def reduce(self) -> Reduce | None:
+        """(losses [B] of the examples of a batch, weight [B] or None) -> the loss of the batch; None: the mean.
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
-        """phi: what the client differentiates instead of the batch loss. Elementwise, no data-dependent branches."""
-        return batch_loss
+        `weight` sums to 1 and masks padding. The same function makes the loss of a client from all its examples.
+        """
+        return None
 
-    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
-        """Numbers for the record from batch losses that clients saw in training. Elementwise, as `objective`."""
-        return {}
+    @property
+    def objective(self) -> Objective | None:
+        """phi: (batch loss, order) -> what the client differentiates instead; None: the batch loss itself.
 
-    def observe(self, batch_losses: Tensor, order: Order) -> dict[str, float]:
-        """The means of what `watch` gives for all batch losses [S] that a client saw in the round."""
-        return {name: float(values.mean()) for name, values in self.watch(batch_losses, order).items()}
+        Elementwise, and without branches that depend on data: clients may be trained many at a time.
+        """
+        return None
+
+    @property
+    def watch(self) -> Watch | None:
+        """(batch losses, order) -> numbers for the record, by name; elementwise, as `objective`; None: none.
+
+        The server sees their means over the batches of a client, in `Cohort.observed`.
+        """
+        return None
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         """For rules that need NORMS: the weights up to one common factor, known before the updates arrive.
@@ -177,32 +239,17 @@ class Algorithm:
         return None
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        """The weights [K] on the updates, and the next state."""
+        """The weights [K] on the updates, or [K + R] if the cohort has past rows, and the next state."""
         return cohort.share, state
-
-    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        """For rules that need GRAM: the last word on the weighted sum `update` [P], while `deltas` [K, P] are at hand.
-
-        Called once a round between `weigh` and the step, with the state that `weigh` returned.
-        """
-        return update, state
 
     def learn(self, cohort: Cohort, state: State) -> State:
         """Called once a round when all reports are in: what the state keeps of what clients observed."""
         return state
 
-    def absorb(self, params: Tensor, state: State) -> State:
-        """Called once a round after the step, with the new parameters [P]: what the state keeps of them."""
-        return state
-
-    def released(self, params: Tensor, state: State) -> Tensor:
-        """The model [P] to evaluate and to hand out; the next round goes on from `params` all the same."""
-        return params
-
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         """Numbers about the round for the record, beside the sum of the weights and the effective number of clients.
 
-        `state` is the one that `weigh` returned.
+        `weights` are those that `weigh` returned, `state` is the one after `learn`.
         """
         return {}
 

@@ -56,15 +56,28 @@ class FedFV(Algorithm):
         if self.tau < 0:
             raise ConfigError(f"tau must be >= 0, a number of rounds; got tau={self.tau}. Try tau=1.")
 
-    def init(self, share: Tensor) -> State:
-        return {"num_clients": torch.tensor(len(share))}
+    @property
+    def remember(self) -> int:
+        return self.tau
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        gram = cohort.gram
-        assert gram is not None
-        share = cohort.shares(self.weighting)
+        assert cohort.gram is not None
+        K, share = len(cohort), cohort.shares(self.weighting)
+        gram, nothing = cohort.gram[:K, :K], 1e-24 * cohort.gram.diagonal()[:K].max()
+        weights = share @ self._without_conflicts(cohort, gram)
+        length2, wanted2 = weights @ gram @ weights, (share @ gram @ share).clamp(min=0)
+        if len(cohort.past) and length2 > nothing:
+            gram = cohort.gram
+            weights = self._spare_absent(torch.cat([weights, weights.new_zeros(len(cohort.past))]), cohort, gram)
+            length2 = weights @ gram @ weights
+        if length2 <= nothing:
+            return weights.new_zeros(len(cohort.gram)), state
+        return weights * (wanted2 / length2).sqrt(), state
+
+    def _without_conflicts(self, cohort: Cohort, gram: Tensor) -> Tensor:
+        """Each update without its conflicts with the others of the round, as a combination of all updates: [K, K]."""
         order = sorted(range(len(cohort)), key=lambda k: (float(cohort.loss[k]), cohort.clients[k]))
-        projected = torch.eye(len(cohort), dtype=gram.dtype)  # row i: update i as a combination of all updates
+        projected = torch.eye(len(cohort), dtype=gram.dtype)
         fixed = torch.zeros(len(cohort), dtype=torch.bool)
         fixed[order[math.ceil((len(order) - 1) * (1 - self.alpha)) :] if self.alpha > 0 else []] = True
         for j in order:
@@ -72,31 +85,15 @@ class FedFV(Algorithm):
             conflict = (dots < 0) & ~fixed & (gram[j, j] > 0)
             conflict[j] = False
             projected[:, j] -= torch.where(conflict, dots / gram[j, j], 0.0)
-        weights = share @ projected
-        length2, wanted2 = weights @ gram @ weights, share @ gram @ share
-        if length2 <= 1e-24 * gram.diagonal().max():
-            return torch.zeros_like(share), state
-        return weights * (wanted2.clamp(min=0) / length2).sqrt(), state
+        return projected
 
-    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        now, here = cohort.round, torch.tensor(cohort.clients)
-        past = state.get("past_updates", deltas[:0])
-        clients, rounds = state.get("past_clients", here[:0]), state.get("past_rounds", here[:0])
-        absent = ~torch.isin(clients, here)
-        revised = update
+    def _spare_absent(self, weights: Tensor, cohort: Cohort, gram: Tensor) -> Tensor:
+        """The combination `weights` [K + R] without its conflicts with absent clients, the oldest updates first."""
+        rounds = torch.tensor([cohort.round] * len(cohort) + list(cohort.past.rounds))
         for age in range(self.tau, 0, -1):
-            candidates = past[absent & (rounds == now - age)]
-            conflict = candidates[candidates @ revised < 0].sum(0)
-            if conflict @ revised < 0:
-                revised = revised - conflict * ((conflict @ revised) / (conflict @ conflict))
-        length = revised.norm()
-        revised = revised * (update.norm() / length) if length > 0 else revised
-        if self.tau == 0 or len(cohort) == int(state["num_clients"]):  # nobody is absent: nothing to remember
-            return revised, {"num_clients": state["num_clients"]}
-        keep = absent & (rounds > now - self.tau)
-        return revised, {
-            **state,
-            "past_updates": torch.cat([past[keep], deltas]),
-            "past_clients": torch.cat([clients[keep], here]),
-            "past_rounds": torch.cat([rounds[keep], torch.full_like(here, now)]),
-        }
+            dots = gram @ weights
+            conflict = ((rounds == cohort.round - age) & (dots < 0)).to(weights)  # their sum, as a combination
+            square = conflict @ gram @ conflict
+            if square > 0:
+                weights = weights - conflict * (conflict @ dots / square)
+        return weights

@@ -3,9 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, State, register
+from propfair.algorithms.base import Cohort, State, as_floats, register
 from propfair.algorithms.over import Over
 
 
@@ -41,20 +42,17 @@ class FedNova(Over):
         weights, state = self.inner.weigh(corrected, state)
         return weights * factor, state
 
-    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        factor, corrected = _correct(cohort)
-        return self.inner.amend(update, deltas * factor.to(deltas).unsqueeze(1), corrected, state)
-
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         factor, corrected = _correct(cohort)
         return self.inner.diagnose(corrected, weights / factor, state)
 
 
 def _correct(cohort: Cohort) -> tuple[Tensor, Cohort]:
-    """The factors [K] on the updates, and the cohort as if the clients had sent the rescaled ones."""
-    factor = cohort.share @ cohort.num_steps / cohort.num_steps
+    """The factors [K + R] on the updates, and the cohort as if the clients had sent the rescaled ones."""
+    num_steps = torch.cat([cohort.num_steps, as_floats(cohort.past.num_steps)])
+    factor = cohort.share @ cohort.num_steps / num_steps
     return factor, dataclasses.replace(
         cohort,
-        norm2=None if cohort.norm2 is None else cohort.norm2 * factor.square(),
+        norm2=None if cohort.norm2 is None else cohort.norm2 * factor[: len(cohort)].square(),
         gram=None if cohort.gram is None else cohort.gram * factor.outer(factor),
     )

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, Presets, State, register
+from propfair.algorithms.base import Algorithm, ClientId, Cohort, MakeOrder, Needs, Order, Presets, State, register
 from propfair.errors import ConfigError
 
 
@@ -71,8 +71,12 @@ class GIFAIR(Algorithm):
             return {}
         return {"share": share, "loss": torch.full_like(share, torch.nan), "lr_scale": torch.ones_like(share)}
 
-    def order(self, client: ClientId, state: State) -> Order:
-        return Order() if self.side == "server" else Order(lr_scale=float(state["lr_scale"][client]))
+    @property
+    def order(self) -> MakeOrder | None:
+        return None if self.side == "server" else self._scale_lr
+
+    def _scale_lr(self, client: ClientId, state: State) -> Order:
+        return Order(lr_scale=float(state["lr_scale"][client]))
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         clients = torch.tensor(cohort.clients)

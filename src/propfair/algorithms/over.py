@@ -7,7 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Cohort, Needs, Order, Personal, State
+from propfair.algorithms.base import (
+    ALGORITHMS,
+    Algorithm,
+    Cohort,
+    MakeOrder,
+    Needs,
+    Objective,
+    Personal,
+    Reduce,
+    State,
+    Watch,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +49,32 @@ class Over(Algorithm):
     def personal(self) -> Personal | None:
         return self.inner.personal
 
+    @property
+    def remember(self) -> int:
+        return self.inner.remember
+
+    @property
+    def average_iterates(self) -> bool:
+        return self.inner.average_iterates
+
     def init(self, share: Tensor) -> State:
         return self.inner.init(share)
 
-    def order(self, client: ClientId, state: State) -> Order:
-        return self.inner.order(client, state)
+    @property
+    def order(self) -> MakeOrder | None:
+        return self.inner.order
 
-    def batch_loss(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
-        return self.inner.batch_loss(losses, weight)
+    @property
+    def reduce(self) -> Reduce | None:
+        return self.inner.reduce
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
-        return self.inner.objective(batch_loss, order)
+    @property
+    def objective(self) -> Objective | None:
+        return self.inner.objective
 
-    def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
-        return self.inner.watch(batch_loss, order)
+    @property
+    def watch(self) -> Watch | None:
+        return self.inner.watch
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         return self.inner.prior(cohort, state)
@@ -59,17 +82,8 @@ class Over(Algorithm):
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         return self.inner.weigh(cohort, state)
 
-    def amend(self, update: Tensor, deltas: Tensor, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        return self.inner.amend(update, deltas, cohort, state)
-
     def learn(self, cohort: Cohort, state: State) -> State:
         return self.inner.learn(cohort, state)
-
-    def absorb(self, params: Tensor, state: State) -> State:
-        return self.inner.absorb(params, state)
-
-    def released(self, params: Tensor, state: State) -> Tensor:
-        return self.inner.released(params, state)
 
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         return self.inner.diagnose(cohort, weights, state)

@@ -6,7 +6,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, ClientId, Cohort, Order, Presets, State, as_floats, register
+from propfair.algorithms.base import (
+    Algorithm,
+    ClientId,
+    Cohort,
+    MakeOrder,
+    Objective,
+    Order,
+    Presets,
+    State,
+    as_floats,
+    register,
+)
 from propfair.algorithms.transforms import Variant, check_baseline, negative_utility, slope
 from propfair.errors import ConfigError
 
@@ -39,11 +50,11 @@ class PropFair(Algorithm):
         variant: the slope of that line, 1/M ("practical") or 1/epsilon ("huber").
 
     >>> import torch
-    >>> PropFair(M=2.0).observe(torch.tensor([0.5, 1.0, 2.0]), Order())["past_threshold"]
-    0.3333333432674408
-    >>> PropFair(M=(2.0, 3.0, 4.0)).order(1, {}).baseline
+    >>> PropFair(M=2.0).watch(torch.tensor([0.5, 1.0, 2.0]), Order())["past_threshold"]
+    tensor([0., 0., 1.])
+    >>> PropFair(M=(2.0, 3.0, 4.0)).order(1, {}).numbers["M"]
     3.0
-    >>> PropFair(M="auto").order(1, PropFair(M="auto").init(torch.ones(3))).baseline
+    >>> PropFair(M="auto").order(1, PropFair(M="auto").init(torch.ones(3))).numbers["M"]
     10.0
 
     References:
@@ -78,17 +89,23 @@ class PropFair(Algorithm):
             )
         return {"M": as_floats([AUTO_START])} if self.M == "auto" else {}
 
-    def order(self, client: ClientId, state: State) -> Order:
-        if self.M == "auto":
-            return Order(baseline=float(state["M"]))
-        return Order(baseline=self.M[client] if isinstance(self.M, tuple) else self.M)
+    @property
+    def order(self) -> MakeOrder | None:
+        return None if isinstance(self.M, (int, float)) else self._tell_baseline
+
+    def _tell_baseline(self, client: ClientId, state: State) -> Order:
+        return Order(numbers={"M": self.M[client] if isinstance(self.M, tuple) else float(state["M"])})
 
     def learn(self, cohort: Cohort, state: State) -> State:
         if self.M != "auto" or float(cohort.observed["past_threshold"].sum()) > 0:
             return state
         return {"M": torch.clamp(AUTO_FACTOR * state["M"], min=AUTO_LEAST)}
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
+    @property
+    def objective(self) -> Objective | None:
+        return self._negative_utility
+
+    def _negative_utility(self, batch_loss: Tensor, order: Order) -> Tensor:
         return negative_utility(batch_loss, self._baseline(order), self.epsilon, self.variant, self.fairness)
 
     def watch(self, batch_loss: Tensor, order: Order) -> dict[str, Tensor]:
@@ -100,4 +117,4 @@ class PropFair(Algorithm):
         }
 
     def _baseline(self, order: Order) -> float:
-        return self.M if isinstance(self.M, (int, float)) else order.baseline
+        return self.M if isinstance(self.M, (int, float)) else order.numbers["M"]

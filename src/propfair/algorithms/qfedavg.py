@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Order, Presets, State, register
+from propfair.algorithms.base import Cohort, Needs, Objective, Order, Presets, State, register
 from propfair.algorithms.qffl import QFFL
 
 
@@ -51,9 +51,11 @@ class QFedAvg(QFFL):
             return Needs.NOTHING
         return Needs.LOSS | Needs.NORMS if self.damping else Needs.LOSS
 
-    def objective(self, batch_loss: Tensor, order: Order) -> Tensor:
-        if self.q == 0 or self.placement == "server":
-            return batch_loss
+    @property
+    def objective(self) -> Objective | None:
+        return None if self.q == 0 or self.placement == "server" else self._power
+
+    def _power(self, batch_loss: Tensor, order: Order) -> Tensor:
         return batch_loss.clamp(min=0) ** (self.q + 1) / (self.q + 1)
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, Reduce, State, register
 from propfair.errors import ConfigError
 
 
@@ -69,9 +69,11 @@ class TERM(Algorithm):
             return {}
         return {"log_normaliser": torch.full((), -math.inf, dtype=torch.float64), "num_rounds": torch.zeros(())}
 
-    def batch_loss(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
-        if self.tau == 0:
-            return super().batch_loss(losses, weight)
+    @property
+    def reduce(self) -> Reduce | None:
+        return None if self.tau == 0 else self._tilted_mean
+
+    def _tilted_mean(self, losses: Tensor, weight: Tensor | None = None) -> Tensor:
         logs = -math.log(len(losses)) if weight is None else weight.log()
         return torch.logsumexp(self.tau * losses + logs, 0) / self.tau
 

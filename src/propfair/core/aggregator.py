@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, State, as_floats, effective_clients
-from propfair.core.client import Workload
+from propfair.core.client import LocalTraining
 from propfair.core.messages import Block, Job, LossSource, Reports
 from propfair.core.params import all_finite
+from propfair.core.updates import PastUpdates, Sums, gram_matrix
 from propfair.errors import ConfigError, TrainingError
 from propfair.seeds import generator
-
-_GRAM_BYTES, _GRAM_ROWS = 64 << 20, 256  # of the float64 strips that a Gram matrix is computed in
 
 Sampling = Literal["uniform", "samples"]
 Losses = Callable[[Tensor, Tensor, Sequence[ClientId]], Tensor]  # (params, buffers, clients) -> [K], see Session.losses
@@ -32,6 +31,8 @@ class Rounds:
         loss_source: the loss that rules look at: "before_full", of the received model on the whole training set;
             "first_batch" or "running_mean", as seen while training (cheaper; the updates must then be kept).
         strict: stop at the first client that diverges instead of leaving it out of the round.
+        average_iterates: evaluate and hand out the average of the global models of all rounds; rounds go on from the
+            last one all the same.
     """
 
     participation: float = 1.0
@@ -39,6 +40,7 @@ class Rounds:
     server_lr: float = 1.0
     loss_source: LossSource = "before_full"
     strict: bool = False
+    average_iterates: bool = False
 
     def __post_init__(self) -> None:
         if not self.participation > 0 or (self.participation > 1 and self.participation != int(self.participation)):
@@ -70,7 +72,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """A round before its clients train."""
 
     everyone: tuple[ClientId, ...]  # sampled; the job has only those with a finite loss
@@ -83,7 +85,15 @@ class Plan:
 class Aggregator:
     """Holds the global model and the algorithm's state; `plan` and `conclude` are the two halves of a round.
 
-    It knows no engine, so that clients behind a network are weighed by the same code as simulated ones.
+    It knows no engine and no data, so that clients behind a network are weighed by the same code as simulated ones.
+
+    Args:
+        algorithm: what decides orders and weights.
+        sizes: [n], the training examples of each client.
+        local: how clients train; rules look at the learning rate and the numbers of steps.
+        rounds: how the server runs rounds.
+        seed: decides who takes part.
+        params, buffers: the model to start from.
 
     Attributes:
         round: rounds done so far.
@@ -91,19 +101,30 @@ class Aggregator:
         state: of the algorithm.
     """
 
-    def __init__(self, work: Workload, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
-        self.work, self.rounds = work, rounds
+    def __init__(
+        self, algorithm: Algorithm, sizes: Tensor, local: LocalTraining, rounds: Rounds, seed: int,
+        params: Tensor, buffers: Tensor,
+    ) -> None:  # fmt: skip
+        if algorithm.remember and not algorithm.needs & Needs.GRAM:
+            raise ConfigError(
+                f"{algorithm.name} remembers updates for {algorithm.remember} rounds, but does not need GRAM, the "
+                "matrix that they are rows of. Let `needs` include Needs.GRAM, or `remember` be 0."
+            )
+        self.algorithm, self.local, self.rounds, self.seed = algorithm, local, rounds, seed
         self.round = 0
         self.params, self.buffers = params.clone(), buffers.clone()
-        self.state: State = self.work.algorithm.init(self.work.federation.share)
-        self._size = rounds.cohort_size(self.work.federation.num_clients)
+        self._sizes, self._share = sizes.numpy(), as_floats(sizes) / float(sizes.sum())
+        self.state: State = algorithm.init(self._share)
+        self._cohort_size = rounds.cohort_size(len(sizes))
+        self._past = PastUpdates.none(self.params)
+        self._num_iterates, self._iterate_mean = 0, self.params  # of the global models that are averaged
 
-    def plan(self, losses: Losses | None) -> Plan:
+    def plan(self, losses: Losses | None) -> RoundPlan:
         """Sample and order, and weigh if the rule can before training.
 
         `losses` measures the model on clients' training sets; None: clients do it themselves and report it.
         """
-        algorithm, number = self.work.algorithm, self.round + 1
+        algorithm, number = self.algorithm, self.round + 1
         late = bool(algorithm.needs & Needs.LOSS) and (losses is None or self.rounds.loss_source != "before_full")
         everyone = self._sample(number)
         cohort = self._cohort(number, *self._measured(everyone, None if late else losses))
@@ -113,12 +134,12 @@ class Aggregator:
             orders=_orders(algorithm, cohort.clients, self.state),
             weights=early, share=cohort.share,
         )  # fmt: skip
-        return Plan(everyone, cohort, job, state, late)
+        return RoundPlan(everyone, cohort, job, state, late)
 
-    def conclude(self, plan: Plan, blocks: Iterable[Block]) -> Outcome:
+    def conclude(self, plan: RoundPlan, blocks: Iterable[Block]) -> Outcome:
         """Weigh what the clients of the planned round sent back, and step."""
-        algorithm, job, early, state = self.work.algorithm, plan.job, plan.job.weights, plan.state
-        sums = _Sums(job)
+        algorithm, job, early, state = self.algorithm, plan.job, plan.job.weights, plan.state
+        sums = Sums(job)
         for block in blocks:
             sums.add(block)
             del block  # it may be as large as the model
@@ -127,12 +148,14 @@ class Aggregator:
         self._check_alive(job.round, plan.everyone, reports)
         alive = torch.from_numpy(reports.finite)
         cohort = self._with_reports(plan.cohort.select(alive), reports, plan.late)
+        past = self._past.absent(cohort.clients)
         if algorithm.needs & Needs.GRAM:
-            cohort = replace(cohort, gram=_gram(sums.updates))
+            cohort = replace(cohort, gram=gram_matrix(sums.updates, past.updates), past=past.rows)
         if early is None:
             weights, state = algorithm.weigh(cohort, self.state)
-            update = weights.to(sums.updates) @ sums.updates
-            update, state = algorithm.amend(update, sums.updates, cohort, state)
+            update = weights[: len(cohort)].to(sums.updates) @ sums.updates
+            if len(cohort.past):
+                update += weights[len(cohort) :].to(past.updates) @ past.updates
         else:
             summed = early if len(cohort) == len(early) else early[alive]
             if state is None:  # the weights were known up to a factor
@@ -151,41 +174,72 @@ class Aggregator:
         self.params = params
         if self.buffers.numel():
             self.buffers = sums.buffers / float(job.share[alive].sum())
-        self.state, self.round = algorithm.absorb(self.params, algorithm.learn(cohort, state)), job.round
+        self.state, self.round = algorithm.learn(cohort, state), job.round
+        self._keep(past, sums, cohort)
         return self._outcome(plan.everyone, cohort, weights, reports)
 
     @property
     def released(self) -> Tensor:
-        """The model [P] to evaluate and to hand out: `params`, unless the algorithm averages its iterates."""
-        return self.work.algorithm.released(self.params, self.state)
+        """The model [P] to evaluate and to hand out: `params`, or the average of all iterates if that is asked for."""
+        return self._iterate_mean if self._num_iterates else self.params
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint must hold to go on with the same bits, by name."""
+        kept = {"params": self.params, "buffers": self.buffers}
+        kept |= {f"state.{name}": tensor for name, tensor in self.state.items()}
+        kept |= {f"past.{name}": tensor for name, tensor in self._past.tensors().items()}
+        if self._num_iterates:
+            kept |= {"iterates.mean": self._iterate_mean, "iterates.count": torch.tensor(self._num_iterates)}
+        return kept
+
+    def restore(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+        """Go on after `round_` with what `tensors` gave then; tensors of other names are left alone."""
+        tensors = _as_named_today(tensors)
+        self.round, self.params, self.buffers = round_, tensors["params"], tensors["buffers"]
+        self.state = _under("state.", tensors)
+        self._past = PastUpdates.of(_under("past.", tensors), self.params)
+        self._iterate_mean = tensors.get("iterates.mean", self.params)
+        self._num_iterates = int(tensors.get("iterates.count", 0))
+
+    def _keep(self, past: PastUpdates, sums: Sums, cohort: Cohort) -> None:
+        """What later rounds and the released model need of this one."""
+        if self.algorithm.remember:
+            if len(cohort) < len(self._sizes):
+                self._past = past.followed_by(sums.updates, cohort, self.algorithm.remember)
+            else:  # nobody is absent
+                self._past = PastUpdates.none(self.params)
+        if self.rounds.average_iterates or self.algorithm.average_iterates:
+            self._num_iterates += 1
+            mean = torch.zeros_like(self.params) if self._num_iterates == 1 else self._iterate_mean
+            self._iterate_mean = mean + (self.params - mean) / self._num_iterates
 
     def _sample(self, number: int) -> tuple[ClientId, ...]:
-        total = self.work.federation.num_clients
-        if self._size == total:
+        total = len(self._sizes)
+        if self._cohort_size == total:
             return tuple(range(total))
-        rng = generator(self.work.seed, "cohort", number)
+        rng = generator(self.seed, "cohort", number)
         if self.rounds.sampling == "samples":
-            chosen = torch.multinomial(self.work.federation.share, self._size, generator=rng)
+            chosen = torch.multinomial(self._share, self._cohort_size, generator=rng)
         else:
-            chosen = torch.randperm(total, generator=rng)[: self._size]
+            chosen = torch.randperm(total, generator=rng)[: self._cohort_size]
         return tuple(sorted(chosen.tolist()))
 
     def _measured(self, clients: tuple[ClientId, ...], losses: Losses | None) -> tuple[tuple[ClientId, ...], Tensor]:
         """The clients whose loss is finite, and their losses; all clients and nan where no loss is asked for."""
-        if losses is None or not self.work.algorithm.needs & Needs.LOSS:
+        if losses is None or not self.algorithm.needs & Needs.LOSS:
             return clients, torch.full((len(clients),), torch.nan, dtype=torch.float64)
         loss = losses(self.params, self.buffers, clients)
         finite = loss.isfinite()
         if not finite.any():
             raise TrainingError(
                 f"round {self.round + 1}: no client has a finite loss. The model of round {self.round} is kept. "
-                f"Lower local.lr (now {self.work.local.lr})."
+                f"Lower local.lr (now {self.local.lr})."
             )
         return tuple(c for c, ok in zip(clients, finite.tolist(), strict=True) if ok), loss[finite]
 
     def _cohort(self, number: int, clients: tuple[ClientId, ...], loss: Tensor) -> Cohort:
-        sizes = self.work.federation.train.lengths.numpy()[list(clients)]
-        local = self.work.local
+        sizes = self._sizes[list(clients)]
+        local = self.local
         return Cohort(
             round=number, clients=clients, share=as_floats(sizes / sizes.sum()),
             num_steps=as_floats(local.steps_of(clients, sizes)), lr=local.lr, loss=loss,
@@ -193,7 +247,7 @@ class Aggregator:
 
     def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:
         """Weights that are known before training, with the next state; or the prior of a rule, without."""
-        algorithm = self.work.algorithm
+        algorithm = self.algorithm
         if not algorithm.needs & (Needs.NORMS | Needs.GRAM):
             return algorithm.weigh(cohort, self.state)
         return algorithm.prior(cohort, self.state), None
@@ -212,7 +266,7 @@ class Aggregator:
         who = f"client {lost[0]}" if len(lost) < len(everyone) else "every client"
         diverged = set(lost) - set(itertools.compress(reports.clients, ~reports.answered))
         what = "diverged (loss or update not finite)" if diverged else "gave no answer"
-        way_out = f"Lower local.lr (now {self.work.local.lr})" if diverged else "See the events of this round"
+        way_out = f"Lower local.lr (now {self.local.lr})" if diverged else "See the events of this round"
         raise TrainingError(
             f"round {number}: {who} {what}. The model of round {number - 1} is kept. "
             f"{way_out}{' or set strict=false' if self.rounds.strict else ''}."
@@ -224,50 +278,32 @@ class Aggregator:
         return Outcome(
             round=cohort.round,
             clients=everyone,
-            weights=_spread(weights, place, 0.0),
+            weights=_spread(weights[: len(cohort)], place, 0.0),
             loss=_spread(cohort.loss, place, torch.nan),
             dropped=() if place is None else tuple(itertools.compress(everyone, ~place)),
             reports=reports,
             diagnostics={
-                "weight_sum": float(weights.sum()),
-                "effective_clients": effective_clients(weights),
+                "weight_sum": float(weights[: len(cohort)].sum()),
+                "effective_clients": effective_clients(weights[: len(cohort)]),
                 "num_dropped": float(len(everyone) - len(there)),
                 **{name: float(values.mean()) for name, values in cohort.observed.items()},
-                **self.work.algorithm.diagnose(cohort, weights, self.state),
+                **self.algorithm.diagnose(cohort, weights, self.state),
             },
         )
 
 
-class _Sums:
-    """Adds blocks up as they come. Only rules that look at single updates make it keep them."""
-
-    def __init__(self, job: Job) -> None:
-        self.reports: list[Reports] = []
-        self.buffers = torch.zeros_like(job.buffers)
-        self.total: Tensor | None = None  # [P]
-        self._rows = None if job.weights is not None else job.params.new_empty(len(job.clients), len(job.params))
-        self._filled = 0
-
-    def add(self, block: Block) -> None:
-        self.reports.append(block.reports)
-        self.buffers += block.buffers
-        if self._rows is None:
-            self.total = block.update if self.total is None else self.total.add_(block.update)
-        else:
-            self._rows[self._filled : self._filled + len(block.update)] = block.update
-            self._filled += len(block.update)
-
-    @property
-    def updates(self) -> Tensor:
-        """[K', P], one row for each client that did not diverge."""
-        assert self._rows is not None
-        return self._rows[: self._filled]
-
-
 def _orders(algorithm: Algorithm, clients: tuple[ClientId, ...], state: State) -> tuple[Order, ...]:
-    if type(algorithm).order is Algorithm.order:  # the same for all
+    if algorithm.order is None:
         return (Order(),) * len(clients)
-    return tuple(algorithm.order(client, state) for client in clients)
+    orders = tuple(algorithm.order(client, state) for client in clients)
+    names = orders[0].numbers.keys()
+    for client, order in zip(clients, orders, strict=True):
+        if order.numbers.keys() != names:
+            raise ConfigError(
+                f"{algorithm.name}.order must name the same numbers for all clients of a round; got {sorted(names)} "
+                f"for client {clients[0]} and {sorted(order.numbers)} for client {client}"
+            )
+    return orders
 
 
 def _spread(values: Tensor, place: Tensor | None, missing: float) -> Tensor:
@@ -285,12 +321,22 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> float:
     return float(numerator.sum()) / total if total else 1.0
 
 
-def _gram(updates: Tensor) -> Tensor:
-    """<delta_j, delta_k> in float64: strip by strip of parameters, so that float64 copies stay small."""
-    gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
-    width = max(1, _GRAM_BYTES // (8 * max(1, len(updates))))
-    for strip in torch.split(updates, width, dim=1):
-        wide = strip.double()
-        for first in range(0, len(wide), _GRAM_ROWS):  # each pair of clients once: the rest is symmetric
-            gram[first : first + _GRAM_ROWS, first:] += (wide[first : first + _GRAM_ROWS] @ wide[first:].T).cpu()
-    return gram.triu() + gram.triu(1).T
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _as_named_today(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by the names of `Aggregator.tensors`.
+
+    In version 0.1.0 the state of AFL held the average of its iterates, and that of FedFV the updates of absent clients.
+    Their step counts were not kept, since updates were rescaled by them already where that mattered (FedNova).
+    """
+    names = {
+        "state.num_iterates": "iterates.count", "state.iterate_mean": "iterates.mean",
+        "state.past_updates": "past.updates", "state.past_clients": "past.clients", "state.past_rounds": "past.rounds",
+    }  # fmt: skip
+    found = {names.get(name, name): tensor for name, tensor in tensors.items() if name != "state.num_clients"}
+    if "past.clients" in found and "past.num_steps" not in found:
+        found["past.num_steps"] = torch.ones(len(found["past.clients"]), dtype=torch.float64)
+    return found

@@ -101,6 +101,25 @@ class Workload:
     starts: Callable[[ClientId], Tensor] | None = None  # [P], each client's own first model; None: one for all
 
 
+def batch_loss(algorithm: Algorithm, losses: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The loss of a batch from the losses of its examples [B]; `weight` [B] sums to 1 and masks padding."""
+    if algorithm.reduce is not None:
+        return algorithm.reduce(losses, weight)
+    return losses.mean() if weight is None else (losses * weight).sum()
+
+
+def transformed(algorithm: Algorithm, loss: Tensor, order: Order) -> Tensor:
+    """What a client differentiates instead of its batch loss."""
+    return loss if algorithm.objective is None else algorithm.objective(loss, order)
+
+
+def observe(algorithm: Algorithm, losses: Tensor, order: Order) -> dict[str, float]:
+    """What a client reports for the record: the means of what the algorithm watches over its batch losses [S]."""
+    if algorithm.watch is None:
+        return {}
+    return {name: float(values.mean()) for name, values in algorithm.watch(losses, order).items()}
+
+
 def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tensor]:
     """The example indices of each local batch, in the order of this (seed, round, client)."""
     index = work.federation.train[client]
@@ -131,7 +150,7 @@ def run_client(
         observed = {"lam": lam} if algorithm.personal.candidates else {}
     model.load(received if work.starts is None or round_ > 1 else work.starts(client), buffers)
     lr = work.local.lr * order.lr_scale
-    losses, sizes = _train(model, work, round_, client, lambda loss: algorithm.objective(loss, order), lr)
+    losses, sizes = _train(model, work, round_, client, lambda loss: transformed(algorithm, loss, order), lr)
     delta = torch.sub(model.params, received, out=out)
     norm2 = float(torch.dot(delta, delta))
     report = Report(
@@ -141,7 +160,7 @@ def run_client(
         norm2=norm2,
         first_loss=float(losses[0]),
         running_loss=float((losses * sizes).sum() / sizes.sum()),
-        observed={**algorithm.observe(losses, order), **observed},
+        observed={**observe(algorithm, losses, order), **observed},
     )
     return report, delta, memory
 
@@ -210,7 +229,7 @@ def _train(
         x, y = examples.inputs(index), examples.targets(index)
         if examples.augment is not None:
             x = examples.augment(x, augment_rng)
-        loss = work.algorithm.batch_loss(work.loss(model.module(x), y))
+        loss = batch_loss(work.algorithm, work.loss(model.module(x), y))
         if lam:
             assert anchor is not None
             pull = model.params.detach() - anchor

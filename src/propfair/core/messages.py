@@ -1,4 +1,4 @@
-"""What travels between the server and its clients in a round: jobs, reports, blocks, and how blocks are summed.
+"""What travels between the server and its clients in a round: orders, jobs, reports, blocks, and how those are summed.
 
 An engine gets a `Job` and gives `Block`s: the cohort in order, cut into runs of `BLOCK` clients, each summed by itself.
 Sums of floats depend on their order, so this order is part of the contract: it lets an engine reduce a block wherever
@@ -20,6 +20,27 @@ from propfair.algorithms.base import ClientId, Order
 BLOCK = 8  # clients that are summed together
 Floats = NDArray[np.float32] | NDArray[np.float64]
 LossSource = Literal["before_full", "running_mean", "first_batch"]
+
+
+class Orders(NamedTuple):
+    """What several clients are told: an `Order` whose numbers are columns [C]."""
+
+    lr_scale: NDArray[np.float64]
+    numbers: Mapping[str, NDArray[np.float64]]
+
+    @staticmethod
+    def of(orders: Sequence[Order]) -> "Orders":
+        """From single orders, which all name the same numbers."""
+        first = orders[0]
+        if orders.count(first) == len(orders):  # as in most algorithms
+            return Orders(
+                np.full(len(orders), first.lr_scale),
+                {name: np.full(len(orders), value) for name, value in first.numbers.items()},
+            )
+        return Orders(
+            np.array([order.lr_scale for order in orders]),
+            {name: np.array([order.numbers[name] for order in orders]) for name in first.numbers},
+        )
 
 
 class Report(NamedTuple):
@@ -135,19 +156,19 @@ class Block:
     buffers: Tensor  # [B], sum of share_k buffers_k
 
 
-Row = tuple[Report, Tensor, Tensor]  # of one client: its report, its update [P] and its buffers [B]
+Reply = tuple[Report, Tensor, Tensor]  # of one client: its report, its update [P] and its buffers [B]
 
 
-def reduce_block(job: Job, positions: Sequence[int], rows: Iterable[Row]) -> Block:
+def reduce_block(job: Job, positions: Sequence[int], replies: Iterable[Reply]) -> Block:
     """Sum what the clients at these positions of the cohort sent, in order: the sum that every engine must give.
 
-    A row is done with when the next one is asked for, so that engines may use its memory again.
+    A reply is done with when the next one is asked for, so that engines may use its memory again.
     """
     reports, num_kept = [], 0
     summed = job.weights is not None
     update = torch.empty_like(job.params) if summed else job.params.new_empty(len(positions), len(job.params))
     buffers = torch.zeros_like(job.buffers)
-    for position, (report, delta, own_buffers) in zip(positions, rows, strict=True):
+    for position, (report, delta, own_buffers) in zip(positions, replies, strict=True):
         reports.append(report)
         if not report.finite:
             continue

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from propfair.core.client import Workload, run_client
-from propfair.core.messages import Block, Job
+from propfair.core.messages import Block, Job, Orders
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes.engine import Processes, ProcessesSession, num_cores
 from propfair.engines.session import ENGINES, Engine
-from propfair.engines.stacked.stacks import Kind, NotBatchableError, Orders, SavedBytes, find_stack
+from propfair.engines.stacked.stacks import Kind, NotBatchableError, SavedBytes, find_stack
 from propfair.engines.vectorized import Vectorized, VectorizedSession
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from propfair.core.client import Workload, run_client
 from propfair.core.evaluation import measure
-from propfair.core.messages import Block, Job, Row, reduce_block
+from propfair.core.messages import Block, Job, Reply, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.session import ENGINES, Engine, Session
@@ -52,20 +52,20 @@ class InProcessSession(Session):
         with torch_threads(self._threads), untouched_global_rng():
             for block in job.blocks():
                 positions, workspace = range(block.start, block.stop), self.model.params
-                yield reduce_block(job, positions, (self._row(job, position, workspace) for position in positions))
+                yield reduce_block(job, positions, (self._run(job, position, workspace) for position in positions))
 
     def _get_ready(self) -> None:
         if not self._ready:
             keep_freed_memory()
             self._ready = True
 
-    def rows(self, job: Job) -> Iterator[Row]:
+    def replies(self, job: Job) -> Iterator[Reply]:
         """Every client by itself, in order: for engines that sum elsewhere."""
         with torch_threads(self._threads), untouched_global_rng():
             for position in range(len(job.clients)):
-                yield self._row(job, position)
+                yield self._run(job, position)
 
-    def _row(self, job: Job, position: int, out: Tensor | None = None) -> Row:
+    def _run(self, job: Job, position: int, out: Tensor | None = None) -> Reply:
         client = job.clients[position]
         report, delta, memory = run_client(
             self.model, self.work, job.round, job.orders[position], client,

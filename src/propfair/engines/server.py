@@ -10,11 +10,13 @@ class Server(Aggregator):
     """The rounds of a simulation: an aggregator whose clients run in an engine's session."""
 
     def __init__(self, session: Session, rounds: Rounds, params: Tensor, buffers: Tensor) -> None:
-        super().__init__(session.work, rounds, params, buffers)
+        work = session.work
+        sizes = work.federation.train.lengths
+        super().__init__(work.algorithm, sizes, work.local, rounds, work.seed, params, buffers)
         self.session = session
 
     def run_round(self) -> Outcome:
         """Sample, order, train, weigh, step."""
-        own_starts = self.round == 0 and self.work.starts is not None
+        own_starts = self.round == 0 and self.session.work.starts is not None
         plan = self.plan(self.session.first_losses if own_starts else self.session.losses)
         return self.conclude(plan, self.session.train(plan.job))

@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, ClientId
-from propfair.core.client import Memory, Workload
+from propfair.algorithms.base import ClientId
+from propfair.core.client import Memory, Workload, batch_loss
 from propfair.core.evaluation import Evaluation, chunks, gather
 from propfair.core.messages import Block, Job
 from propfair.core.params import FlatModel
@@ -64,13 +64,13 @@ class Session(ABC):
         return gather(self.measure(params, buffers, chunks(index, clients)), index, clients)
 
     def losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
-        """What rules that need LOSS look at: `batch_loss` of the model over each client's training set, [K] float64."""
-        if type(self.work.algorithm).batch_loss is Algorithm.batch_loss:
+        """What rules that need LOSS look at: the loss of the model on each client's training set, [K] float64."""
+        if self.work.algorithm.reduce is None:
             return self.evaluate(params, buffers, "train", clients).loss
         index = self.work.federation.train
         examples = torch.cat(self.measure(params, buffers, chunks(index, clients)), dim=1)[0].double()
         parts = torch.split(examples, index.lengths[list(clients)].tolist())
-        return torch.stack([self.work.algorithm.batch_loss(part) for part in parts])
+        return torch.stack([batch_loss(self.work.algorithm, part) for part in parts])
 
     def first_losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
         """`losses` before round 1 where each client starts from its own model, [K]."""

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from propfair.core.client import Workload
-from propfair.core.messages import Block, Job, Reports
+from propfair.core.messages import Block, Job, Orders, Reports
 from propfair.core.params import FlatModel
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes.engine import Processes, ProcessesSession, num_cores
 from propfair.engines.processes.worker import TrainStack
 from propfair.engines.session import ENGINES, Engine
-from propfair.engines.stacked.stacks import Kind, NotBatchableError, Orders, Stack, find_stack, reduce_stack
+from propfair.engines.stacked.stacks import Kind, NotBatchableError, Stack, find_stack, reduce_stack
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng
 

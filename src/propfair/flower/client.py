@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from propfair.algorithms.base import ClientId
 from propfair.algorithms.fedavg import FedAvg
-from propfair.core.client import LocalTraining, Memory, Workload, cross_entropy
+from propfair.core.client import LocalTraining, Memory, Workload, batch_loss, cross_entropy, observe, transformed
 from propfair.core.evaluation import LossFunction
 from propfair.core.messages import Job, Report
 from propfair.core.params import FlatModel
@@ -101,11 +101,11 @@ def fair_loss(
 
     def fair(output: Any, target: Tensor) -> Tensor:
         losses = example_losses(output, target)
-        loss = algorithm.batch_loss(losses)
+        loss = batch_loss(algorithm, losses)
         if torch.is_grad_enabled():
             here.losses.append(loss.detach())
             here.sizes.append(len(losses))
-        objective = algorithm.objective(loss, order)
+        objective = transformed(algorithm, loss, order)
         return objective if order.lr_scale == 1 else objective * order.lr_scale
 
     return fair
@@ -163,7 +163,7 @@ def client_app(
         if at.measure:
             here.full_loss = float(session.losses(params, buffers, [at.client])[0])
         job = Job(at.round, params, buffers, (at.client,), (at.order,), None, torch.ones(1))
-        ((here.trained, _, buffers),) = session.rows(job)
+        ((here.trained, _, buffers),) = session.replies(job)
         if at.client in session.memories:
             _save_memory(context, session.memories[at.client])
         arrays = ArrayRecord(session.model.state_dict(session.model.params, buffers))
@@ -213,7 +213,7 @@ class _Round:
             norm2=math.nan,
             first_loss=float(losses[0]),
             running_loss=float((losses * sizes).sum() / sizes.sum()),
-            observed=at.algorithm.observe(losses, at.order),
+            observed=observe(at.algorithm, losses, at.order),
             full_loss=self.full_loss,
         )
 
@@ -281,7 +281,7 @@ def _measure(
         on_device = inputs.to(device) if isinstance(inputs, Tensor) else inputs
         parts.append(losses(model(on_device), targets.to(device)).double().cpu())
     model.train(was_training)
-    return float(instruction.algorithm.batch_loss(torch.cat(parts)))
+    return float(batch_loss(instruction.algorithm, torch.cat(parts)))
 
 
 def _federation(client: ClientId, num_clients: int, data: Data) -> Federation:

@@ -12,7 +12,7 @@ from propfair.core.messages import Report
 from propfair.errors import ConfigError
 from propfair.registry import fields_of, make_dataclass
 
-FORMAT = 1  # of both; a client of another format is told to update
+FORMAT = 2  # of both; a client of another format is told to update
 KEY = "propfair"  # in the config record of a message, and before the names in a metric record
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the names that Flower's own strategies use
 NUM_EXAMPLES = "num-examples"

@@ -14,14 +14,12 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, ClientId, Needs
-from propfair.core.aggregator import Aggregator, Outcome, Plan, Rounds
-from propfair.core.client import LocalTraining, Workload
-from propfair.core.messages import Block, Report, Row, reduce_block
+from propfair.core.aggregator import Aggregator, Outcome, RoundPlan, Rounds
+from propfair.core.client import LocalTraining
+from propfair.core.messages import Block, Reply, Report, reduce_block
 from propfair.core.params import FlatModel
-from propfair.data.base import Examples
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
-from propfair.federation.federation import Federation, Ragged
 from propfair.flower.messages import (
     ARRAYS,
     CONFIG,
@@ -89,7 +87,7 @@ class FairStrategy(Strategy):
         self._sizes: dict[ClientId, int] = {}
         self._num_clients = 0  # unknown before the first answer
         self._server: Aggregator | None = None
-        self._plan: Plan | None = None
+        self._plan: RoundPlan | None = None
 
     def summary(self) -> None:
         log.info("\t├──> Algorithm: %s (the server sees %s)", self.algorithm, self.algorithm.privacy)
@@ -216,9 +214,8 @@ class FairStrategy(Strategy):
         """The server with the model of this round, which others (differential privacy) may have changed on its way."""
         params, buffers = self._vectors(arrays, "initial_arrays")
         if self._server is None:
-            federation = _elsewhere([self._sizes[client] for client in range(self._num_clients)])
-            work = Workload(federation, self.algorithm, self.local, self.seed)
-            self._server = Aggregator(work, self.rounds, params, buffers)
+            sizes = torch.tensor([self._sizes[client] for client in range(self._num_clients)])
+            self._server = Aggregator(self.algorithm, sizes, self.local, self.rounds, self.seed, params, buffers)
         else:
             self._server.params = self._server.params + (params - self._server.released)
             self._server.buffers = buffers
@@ -244,13 +241,13 @@ class FairStrategy(Strategy):
                 found[client] = reply.content
         return dict(sorted(found.items()))
 
-    def _blocks(self, plan: Plan, contents: Mapping[ClientId, RecordDict]) -> Iterable[Block]:
+    def _blocks(self, plan: RoundPlan, contents: Mapping[ClientId, RecordDict]) -> Iterable[Block]:
         for block in plan.job.blocks():
             positions = range(block.start, block.stop)
-            rows = (self._row(plan, plan.job.clients[position], contents) for position in positions)
-            yield reduce_block(plan.job, positions, rows)
+            found = (self._reply(plan, plan.job.clients[position], contents) for position in positions)
+            yield reduce_block(plan.job, positions, found)
 
-    def _row(self, plan: Plan, client: ClientId, contents: Mapping[ClientId, RecordDict]) -> Row:
+    def _reply(self, plan: RoundPlan, client: ClientId, contents: Mapping[ClientId, RecordDict]) -> Reply:
         job = plan.job
         if client not in contents:
             return Report.none(client), job.params[:0], job.buffers[:0]
@@ -261,34 +258,6 @@ class FairStrategy(Strategy):
         if plan.late and not math.isfinite(report.received_loss(self.rounds.loss_source)):
             report = report._replace(finite=False)
         return report, delta, buffers
-
-
-class _Elsewhere(Examples):
-    """Data that stay with the clients."""
-
-    num_classes = 0
-
-    def __len__(self) -> int:
-        return 0
-
-    def inputs(self, index: Tensor) -> Tensor:
-        raise AssertionError("the data are with the clients")
-
-    def targets(self, index: Tensor) -> Tensor:
-        raise AssertionError("the data are with the clients")
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def with_tensors(self, tensors: dict[str, Tensor]) -> "Examples":
-        return self
-
-
-def _elsewhere(sizes: list[int]) -> Federation:
-    """A federation of which only the sizes are known here."""
-    train = Ragged(torch.empty(0, dtype=torch.int64), torch.tensor([0, *sizes]).cumsum(0))
-    nothing = Ragged.of([torch.empty(0)] * len(sizes))
-    return Federation(_Elsewhere(), tuple(map(str, range(len(sizes)))), train, nothing, nothing)
 
 
 def _by_metric(contents: Mapping[ClientId, RecordDict]) -> dict[str, dict[ClientId, float]]:

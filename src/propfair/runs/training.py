@@ -207,9 +207,7 @@ def restore(server: Server, session: Session, folder: RunFolder) -> float:
     if checkpoint is None:
         return 0.0
     tensors = checkpoint.tensors
-    server.round = checkpoint.round
-    server.params, server.buffers = tensors["params"], tensors["buffers"]
-    server.state = {key.removeprefix("state."): t for key, t in tensors.items() if key.startswith("state.")}
+    server.restore(checkpoint.round, tensors)
     memories: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if key.startswith("memory."):
@@ -224,8 +222,7 @@ def save(server: Server, session: Session, folder: RunFolder, records: Records, 
     environment = folder.environment
     if (environment.get("engine_choice", ""), environment.get("notes", [])) != (session.choice, session.notes):
         folder.save_environment({**environment, "engine_choice": session.choice, "notes": session.notes})
-    tensors = {"params": server.params, "buffers": server.buffers}
-    tensors |= {f"state.{key}": tensor for key, tensor in server.state.items()}
+    tensors = server.tensors()
     for client, memory in session.memories.items():
         tensors |= {f"memory.{client}.{key}": tensor for key, tensor in memory.items()}
     folder.save_checkpoint(Checkpoint(server.round, tensors, seconds), records)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from propfair.core.client import Memory, Workload
-from propfair.core.messages import Block, Job, Row, reduce_block
+from propfair.core.messages import Block, Job, Reply, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import give_back_memory
 from propfair.engines.inprocess import torch_threads
@@ -120,7 +120,7 @@ class ProcessesSession(Session):
 
         reports = self._pool.map(tasks, self._costs(job), slots, self._note_death, lay_out, ahead=1)
 
-        def rows(positions: range) -> Iterator[Row]:
+        def replies(positions: range) -> Iterator[Reply]:
             for position in positions:
                 report, slot = next(reports), tasks[position].slot
                 if self._exchange.layout.personal:
@@ -131,7 +131,7 @@ class ProcessesSession(Session):
         with contextlib.closing(reports), torch_threads(1):  # the other cores are busy
             for block in job.blocks():
                 positions = range(block.start, block.stop)
-                yield reduce_block(job, positions, rows(positions))
+                yield reduce_block(job, positions, replies(positions))
 
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
         self._load(params, buffers)

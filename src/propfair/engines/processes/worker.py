@@ -20,11 +20,11 @@ from torch import Tensor
 from propfair.algorithms.base import ClientId, Order
 from propfair.core.client import Memory, Workload, run_client
 from propfair.core.evaluation import measure
-from propfair.core.messages import Report, Reports
+from propfair.core.messages import Orders, Report, Reports
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.processes.shared import SharedMemory, padded, unpack
-from propfair.engines.stacked.stacks import Kind, Orders, Stack
+from propfair.engines.stacked.stacks import Kind, Stack
 
 starting = False  # True in a worker while it imports the user's script
 

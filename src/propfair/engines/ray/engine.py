@@ -25,7 +25,7 @@ from torch import Tensor
 from propfair.algorithms.base import ClientId
 from propfair.core.client import Memory, Workload
 from propfair.core.evaluation import Evaluation
-from propfair.core.messages import BLOCK, Block, Job, Report, Reports, Row, reduce_block
+from propfair.core.messages import BLOCK, Block, Job, Reply, Report, Reports, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.ray.pool import OnHang, Pool, Task, connected
@@ -121,8 +121,8 @@ class RaySession(Session):
                     assert isinstance(reports, Reports)
                     yield Block(reports, update.to(job.params).clone(), buffers.to(job.buffers))  # sums are written to
                 else:
-                    rows = [row for task, answer in parts for row in _rows(task, answer, job)]
-                    yield reduce_block(job, range(block[0].start, block[-1].stop), rows)
+                    replies = [reply for task, answer in parts for reply in _replies(task, answer, job)]
+                    yield reduce_block(job, range(block[0].start, block[-1].stop), replies)
 
     def _pieces(self, job: Job) -> tuple[list[range], str]:
         """The positions that are run as one task: whole blocks, or parts of them where that is not enough tasks."""
@@ -236,8 +236,8 @@ class _Worker:
     def run_clients(
         self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]
     ) -> _Answer:
-        rows = self._session.rows(self._job(model, part, memories))
-        return self._answer([(report, _Packed.of(delta), _Packed.of(buffers)) for report, delta, buffers in rows])
+        replies = self._session.replies(self._job(model, part, memories))
+        return self._answer([(report, _Packed.of(delta), _Packed.of(buffers)) for report, delta, buffers in replies])
 
     def measure(self, model: tuple[_Packed, _Packed], batches: list[Tensor]) -> list[_Packed]:
         params, buffers = model
@@ -258,7 +258,7 @@ class _Worker:
         return _Answer(sent, {client: _pack(memory) for client, memory in self._session.memories.items()})
 
 
-def _rows(task: Task, answer: _Answer | None, job: Job) -> list[Row]:
+def _replies(task: Task, answer: _Answer | None, job: Job) -> list[Reply]:
     if answer is None:
         return [(Report.none(task.clients[0]), job.params[:0], job.buffers[:0])]
     return [

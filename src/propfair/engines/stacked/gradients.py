@@ -5,6 +5,7 @@ Batches are padded to one length; `weight` [C, B] is 1 / (number of real example
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,12 +14,33 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from propfair.algorithms.base import Algorithm, Order
-from propfair.core.client import Tensors, cross_entropy
+from propfair.core.client import Tensors, batch_loss, cross_entropy, transformed
 from propfair.core.evaluation import LossFunction
 from propfair.core.params import FlatModel
 
 CALLS_BEFORE_RECORDING = 25
 FEW_CLASSES = 128  # up to here one-hot labels are cheaper than looking up one score in each row
+
+
+class StackedOrder(NamedTuple):
+    """What stacked clients are told: columns [C], the learning-rate scale first, then the named numbers."""
+
+    names: tuple[str, ...]
+    columns: tuple[Tensor, ...]
+
+    @property
+    def lr_scale(self) -> Tensor:
+        """[C]."""
+        return self.columns[0]
+
+    def first(self, count: int) -> "StackedOrder":
+        """Only the first clients."""
+        return StackedOrder(self.names, tuple(column[:count] for column in self.columns))
+
+
+def order_of(names: tuple[str, ...], columns: Sequence[Any]) -> Order:
+    """The order that an algorithm sees: numbers of one client, or columns of several."""
+    return Order(columns[0], dict(zip(names, columns[1:], strict=True)))
 
 
 class StackedBatch(NamedTuple):
@@ -27,62 +49,56 @@ class StackedBatch(NamedTuple):
     x: Tensor  # [C, B, ...]
     y: Tensor  # [C, B, ...]
     weight: Tensor  # [C, B]
-    lr_scale: Tensor  # [C]
-    baseline: Tensor  # [C]
     scaled: Tensor  # [C, B], weight * lr_scale
-
-    @property
-    def orders(self) -> tuple[Tensor, Tensor]:
-        """What clients are told."""
-        return self.lr_scale, self.baseline
+    order: StackedOrder
 
     @property
     def given(self) -> tuple[Tensor, ...]:
         """What functions of one client see."""
-        return (self.x, self.y, self.weight, *self.orders)
+        return (self.x, self.y, self.weight, *self.order.columns)
 
     def first(self, count: int) -> "StackedBatch":
         """Only the first clients."""
-        return StackedBatch(*(tensor[:count] for tensor in self))
+        x, y, weight, scaled, order = self
+        return StackedBatch(x[:count], y[:count], weight[:count], scaled[:count], order.first(count))
 
 
 class Goal:
     """What clients descend: lr_scale times the transform of the batch loss, or times the batch loss itself."""
 
-    def __init__(self, algorithm: Algorithm, transformed: bool = True) -> None:
-        kind = type(algorithm)
-        self._algorithm = algorithm
-        self._transformed = transformed and kind.objective is not Algorithm.objective
-        self._is_mean = kind.batch_loss is Algorithm.batch_loss
-        self._slope = Recorder(lambda *inputs: [grad(lambda *stacked: self._of(*stacked).sum())(*inputs)])
+    def __init__(self, algorithm: Algorithm, with_objective: bool = True) -> None:
+        self._algorithm, self._with_objective = algorithm, with_objective and algorithm.objective is not None
+        self._slope = Recorder(lambda names, *inputs: [grad(lambda *stacked: self._of(names, *stacked).sum())(*inputs)])
 
-    def __call__(self, losses: Tensor, weight: Tensor, lr_scale: Tensor, baseline: Tensor) -> Tensor:
-        """The goal of one client from the losses [B] of its examples."""
-        return self._of(self._algorithm.batch_loss(losses, weight), lr_scale, baseline)
+    def __call__(self, names: tuple[str, ...], losses: Tensor, weight: Tensor, *columns: Tensor) -> Tensor:
+        """The goal of one client from the losses [B] of its examples and from what it is told."""
+        return self._of(names, batch_loss(self._algorithm, losses, weight), *columns)
 
     def batch_losses(self, losses: Tensor, weight: Tensor) -> Tensor:
         """[..., B] -> [...]."""
-        if self._is_mean:
+        if self._algorithm.reduce is None:
             return (losses * weight).sum(-1)
-        flat: Tensor = vmap(self._algorithm.batch_loss)(losses.flatten(0, -2), weight.flatten(0, -2))
+        flat: Tensor = vmap(self._algorithm.reduce)(losses.flatten(0, -2), weight.flatten(0, -2))
         return flat.view(losses.shape[:-1])
 
     def pull(self, losses: Tensor, batch: StackedBatch) -> Tensor:
         """The derivatives of stacked clients' goals with respect to the losses of their examples, [C, B]."""
-        if not self._is_mean:
-            pull: Tensor = vmap(grad(self))(losses, batch.weight, *batch.orders)
+        order = batch.order
+        if self._algorithm.reduce is not None:
+            pull: Tensor = vmap(grad(partial(self, order.names)))(losses, batch.weight, *order.columns)
             return pull
-        if not self._transformed:
+        if not self._with_objective:
             return batch.scaled
         mean = (losses * batch.weight).sum(1)
         padding = (0, (1 << (len(mean) - 1).bit_length()) - len(mean))  # few shapes are ever recorded
-        (slope,) = self._slope(*(nn.functional.pad(values, padding) for values in (mean, *batch.orders)))
+        padded = (nn.functional.pad(values, padding) for values in (mean, *order.columns))
+        (slope,) = self._slope(order.names, *padded)
         return batch.weight * slope[: len(mean)].unsqueeze(1)
 
-    def _of(self, batch_loss: Tensor, lr_scale: Any, baseline: Any) -> Tensor:
-        if self._transformed:
-            batch_loss = self._algorithm.objective(batch_loss, Order(lr_scale, baseline))
-        goal: Tensor = batch_loss * lr_scale
+    def _of(self, names: tuple[str, ...], loss: Tensor, *columns: Tensor) -> Tensor:
+        if self._with_objective:
+            loss = transformed(self._algorithm, loss, order_of(names, columns))
+        goal: Tensor = loss * columns[0]
         return goal
 
 
@@ -109,7 +125,8 @@ class Recorder:
     """A function of tensors that is recorded once it was called a few times with the same shapes, and then replayed.
 
     What is replayed are the operations on stacked tensors themselves: neither vmap nor autograd runs again, which
-    takes half the time. Recording takes a tenth of a second.
+    takes half the time. Recording takes a tenth of a second. The first argument of the function is no tensor: the names
+    of the numbers that clients are told, which are the last of its inputs.
     """
 
     def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
@@ -117,21 +134,22 @@ class Recorder:
         self._calls: Counter[Any] = Counter()
         self._recorded: dict[Any, Callable[..., Sequence[Tensor]]] = {}
 
-    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        key = _shapes(inputs)
+    def __call__(self, names: tuple[str, ...], *inputs: Tensor) -> Sequence[Tensor]:
+        key = (names, *(tensor.shape for tensor in inputs))
         self._calls[key] += 1
         if self._calls[key] == CALLS_BEFORE_RECORDING:
-            self.record(*inputs)
+            self.record(names, *inputs)
         with torch.no_grad():
-            return self._recorded.get(key, self._function)(*inputs)
+            return self._recorded[key](*inputs) if key in self._recorded else self._function(names, *inputs)
 
-    def record(self, *inputs: Tensor) -> None:
+    def record(self, names: tuple[str, ...], *inputs: Tensor) -> None:
         """Record the function for inputs of these shapes."""
-        if _shapes(inputs) not in self._recorded:
-            recording = make_fx(self._function)(*inputs)
+        key = (names, *(tensor.shape for tensor in inputs))
+        if key not in self._recorded:
+            recording = make_fx(partial(self._function, names))(*inputs)
             recording.graph.eliminate_dead_code()
             recording.recompile()
-            self._recorded[_shapes(inputs)] = recording
+            self._recorded[key] = recording
 
 
 class AnyModule:
@@ -144,19 +162,19 @@ class AnyModule:
         names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         loss = quick_cross_entropy if loss is cross_entropy else loss
 
-        def objective(params: Sequence[Tensor], x: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-            losses = loss(functional_call(module, dict(zip(names, params, strict=True)), (x,)), y)
-            return goal(losses, *rest), losses
+        def gradient(told: tuple[str, ...], *inputs: Tensor) -> list[Tensor]:
+            def of_one(params: Sequence[Tensor], x: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+                losses = loss(functional_call(module, dict(zip(names, params, strict=True)), (x,)), y)
+                return goal(told, losses, *rest), losses
 
-        def gradient(*inputs: Tensor) -> list[Tensor]:
             params, batch = inputs[: len(names)], inputs[len(names) :]
-            gradients, losses = vmap(grad(objective, has_aux=True), randomness="error")(params, *batch)
+            gradients, losses = vmap(grad(of_one, has_aux=True), randomness="error")(params, *batch)
             return [*gradients, losses]
 
         self._gradient = Recorder(gradient)
 
     def __call__(self, params: Tensors, batch: StackedBatch) -> tuple[Tensors, Tensor]:
-        *gradients, losses = self._gradient(*params, *batch.given)
+        *gradients, losses = self._gradient(batch.order.names, *params, *batch.given)
         return gradients, losses
 
     def descend(self, params: Tensors, batch: StackedBatch, lr: float, losses: Tensor) -> None:
@@ -165,7 +183,7 @@ class AnyModule:
         losses.copy_(found[: len(losses)])
 
     def get_ready(self, params: Tensors, batch: StackedBatch) -> None:
-        self._gradient.record(*params, *batch.given)
+        self._gradient.record(batch.order.names, *params, *batch.given)
 
 
 class LinearLayers:
@@ -272,10 +290,6 @@ def quick_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     scores = output - output.detach().amax(1, keepdim=True)
     chosen = (scores * (target.unsqueeze(1) == torch.arange(output.shape[1], device=output.device))).sum(1)
     return scores.exp().sum(1).log() - chosen
-
-
-def _shapes(tensors: Sequence[Tensor]) -> tuple[torch.Size, ...]:
-    return tuple(tensor.shape for tensor in tensors)
 
 
 def first(stacked: Tensors, count: int) -> Tensors:

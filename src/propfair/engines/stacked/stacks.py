@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from propfair.algorithms.base import Algorithm, ClientId, Order
-from propfair.core.client import LocalTraining, Workload, batch_order, cross_entropy
-from propfair.core.messages import Block, Job, Reports
+from propfair.algorithms.base import ClientId
+from propfair.core.client import LocalTraining, Workload, batch_loss, batch_order, cross_entropy, transformed
+from propfair.core.messages import Block, Job, Orders, Reports
 from propfair.core.params import FlatModel
 from propfair.data.base import Examples
 from propfair.engines.stacked.gradients import (
@@ -23,8 +23,10 @@ from propfair.engines.stacked.gradients import (
     Gradient,
     LinearLayers,
     StackedBatch,
+    StackedOrder,
     first,
     linear_layers,
+    order_of,
 )
 from propfair.seeds import generator, shuffles
 
@@ -36,20 +38,6 @@ TOLERANCE = 1e-4  # of the gradients that are compared at the start, relative to
 
 class NotBatchableError(Exception):
     """Why a workload can't be trained in stacks."""
-
-
-class Orders(NamedTuple):
-    """What several clients are told: an `Order` of arrays [C]."""
-
-    lr_scale: NDArray[np.float64]
-    baseline: NDArray[np.float64]
-
-    @staticmethod
-    def of(orders: Sequence[Order]) -> "Orders":
-        """Stack orders."""
-        if orders.count(orders[0]) == len(orders):  # as in most algorithms
-            return Orders(*(np.full(len(orders), value) for value in orders[0]))
-        return Orders(np.array([order.lr_scale for order in orders]), np.array([order.baseline for order in orders]))
 
 
 def reduce_stack(job: Job, positions: range, reports: Reports, deltas: Tensor) -> Block:
@@ -76,7 +64,7 @@ class Stack:
 
     def __init__(self, kind: Kind, model: FlatModel, work: Workload) -> None:
         self.kind, self._model, self._work = kind, model, work
-        self._goal, own_goal = Goal(work.algorithm), Goal(work.algorithm, transformed=False)
+        self._goal, own_goal = Goal(work.algorithm), Goal(work.algorithm, with_objective=False)
         self.shared: Gradient
         self.personal: Gradient
         if kind == "linear":
@@ -139,8 +127,8 @@ class Stack:
         norm2 = torch.linalg.vecdot(deltas, deltas).cpu().numpy()
         with np.errstate(invalid="ignore"):  # losses of clients that diverged
             running = np.where(trained, found * counts, 0).sum(0) / counts.sum(0)
-            if type(algorithm).watch is not Algorithm.watch:
-                order = Order(*(values.float().cpu() for values in plan.order))  # type: ignore[arg-type]
+            if algorithm.watch is not None:
+                order = order_of(plan.order.names, [column.float().cpu() for column in plan.order.columns])
                 for name, values in algorithm.watch(losses, order).items():
                     observed[name] = np.where(trained, values.numpy()[:, plan.back], 0).sum(0) / plan.num_steps
         return Reports(
@@ -162,7 +150,7 @@ class Plan:
         clients: in that order.
         rank: [C], where each of them stands among the given clients; `back` is the inverse.
         num_steps: [C], of the given clients, in their order.
-        order: what they are told: tensors [C].
+        order: what they are told.
         counts: [S, C], the real examples of each batch.
         weight: [S, C, B], 1 / count for real examples and 0 for padding.
     """
@@ -181,19 +169,19 @@ class Plan:
         count = self.counts[:, :, None]
         weight = (np.arange(self._index.shape[2]) < count) / np.maximum(count, 1)
         self.weight = torch.from_numpy(weight).to(like)
-        self.order = tuple(torch.from_numpy(values[rank]).to(like) for values in orders)
+        self.order = stacked_order(orders, rank, like)
 
     def unscaled(self) -> "Plan":
         """The same batches for clients that take no orders."""
         same = copy.copy(self)
-        same.order = tuple(torch.ones_like(values) for values in self.order)
+        same.order = StackedOrder((), (torch.ones_like(self.order.lr_scale),))
         return same
 
     def __iter__(self) -> Iterator[tuple[int, StackedBatch]]:
         """How many clients still train, and the batches of all, step by step."""
         examples, still = self._work.federation.examples, self._still
-        lr_scale, baseline = self.order
-        weight, scaled = self.weight.unbind(0), (self.weight * lr_scale.unsqueeze(1)).unbind(0)
+        scaled = (self.weight * self.order.lr_scale.unsqueeze(1)).unbind(0)
+        weight = self.weight.unbind(0)
         window = max(1, self._room // self._index[0].numel())
         if examples.augment is not None:
             generators = [generator(self._work.seed, "batches", self._round, client, 1) for client in self.clients]
@@ -205,7 +193,13 @@ class Plan:
                         inputs[: still[step]], self.counts[step].tolist(), generators, strict=False
                     ):
                         own[:count] = examples.augment(own[:count].clone(), rng)
-                yield still[step], StackedBatch(inputs, targets, weight[step], lr_scale, baseline, scaled[step])
+                yield still[step], StackedBatch(inputs, targets, weight[step], scaled[step], self.order)
+
+
+def stacked_order(orders: Orders, rank: Integers, like: Tensor) -> StackedOrder:
+    """The orders in the order `rank`, of the dtype and on the device of `like`."""
+    columns = (orders.lr_scale, *orders.numbers.values())
+    return StackedOrder(tuple(orders.numbers), tuple(torch.from_numpy(column[rank]).to(like) for column in columns))
 
 
 def stacked_batches(
@@ -280,7 +274,7 @@ def descend(
                 away = torch._foreach_sub(mine, first(pull.anchor, still))
                 steps = torch._foreach_add(steps, away, alpha=pull.lam)
             if local.weight_decay:
-                scale = [batch.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
+                scale = [batch.order.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
                 steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
             if local.momentum:
                 moving = first(velocity, still)
@@ -355,21 +349,17 @@ class Probe:
             model.train()
             with saved:
                 losses = work.loss(model.module(examples.inputs(batch)), examples.targets(batch))
-                goal = order.lr_scale * work.algorithm.objective(work.algorithm.batch_loss(losses), order)
+                loss = batch_loss(work.algorithm, losses)
+                goal = order.lr_scale * transformed(work.algorithm, loss, order)
             self._expected.append(torch.autograd.grad(goal, model.trainable, allow_unused=True, materialize_grads=True))
         if not torch.equal(model.buffers, job.buffers):
             raise NotBatchableError("it changes its buffers while it trains, as BatchNorm does")
         width = len(batches[0])
         index = torch.stack([torch.cat([b, b[:1].expand(width - len(b))]) for b in batches])
         weight = [(torch.arange(width) < len(b)) / len(b) for b in batches]
-        lr_scale, baseline = torch.tensor(self._orders, dtype=job.params.dtype, device=job.params.device).T
-        self._batch = StackedBatch(
-            *_gather(examples, index),
-            torch.stack(weight).to(job.params),
-            lr_scale,
-            baseline,
-            torch.stack(weight).to(job.params) * lr_scale.unsqueeze(1),
-        )
+        stacked = torch.stack(weight).to(job.params)
+        told = stacked_order(Orders.of(self._orders), np.arange(2), job.params)
+        self._batch = StackedBatch(*_gather(examples, index), stacked, stacked * told.lr_scale.unsqueeze(1), told)
         self.bytes_per_client = saved.total + 6 * job.params.nbytes
 
     def difference(self, gradient: Gradient) -> float:
@@ -391,7 +381,7 @@ def split(vectors: Tensor, model: FlatModel) -> list[Tensor]:
 
 
 def join(params: list[Tensor]) -> Tensor:
-    """The inverse of `_split`, in new memory."""
+    """The inverse of `split`, in new memory."""
     return torch.cat([p.reshape(len(p), -1) for p in params], dim=1)
 
 
