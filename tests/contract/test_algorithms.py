@@ -5,7 +5,7 @@ import doctest
 import math
 import pickle
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from propfair.algorithms import ALGORITHMS, Algorithm, Cohort, Needs, Order, State
-from propfair.algorithms.base import as_floats
+from propfair.algorithms.base import as_floats, order_for
+from propfair.core.client import batch_loss, observe, transformed
+from propfair.core.messages import Orders
+from propfair.core.updates import PastUpdates, gram_matrix
 from propfair.errors import ConfigError
 from propfair.registry import fields_of
 from tests.builders import REQUIRED
@@ -23,6 +26,8 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"weighting": "uniform"}),
     ("propfair", {"M": 2.0, "variant": "huber"}),
     ("propfair", {"M": tuple(2.0 + k for k in range(12))}),
+    ("propfair", {"M": "auto"}),
+    ("alpha-fair", {"M": "auto", "placement": "server"}),
     ("alpha-fair", {"alpha": 0.0, "placement": "server"}),
     ("alpha-fair", {"alpha": 2.0, "placement": "server", "variant": "huber"}),
     ("alpha-fair", {"alpha": 3.0, "placement": "server", "M": tuple(2.0 + k for k in range(12))}),
@@ -54,6 +59,8 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("ditto", {"over": "term", "options": {"alpha": 2.0}}),
     ("ditto", {"over": "fednova", "options": {"over": "q-fedavg", "options": {"q": 1.0}}}),
     ("fednova", {"over": "fedmgda+"}),
+    ("fednova", {"over": "fedfv", "options": {"tau": 3}}),
+    ("ditto", {"over": "propfair", "options": {"M": "auto"}}),
 ]
 CASES = [
     *((name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()),
@@ -117,10 +124,48 @@ def copied(state: State) -> State:
     return {name: value.clone() for name, value in state.items()}
 
 
-def run_round(algorithm: Algorithm, cohort: Cohort, deltas: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-    weights, state = algorithm.weigh(cohort, state)
-    update, state = algorithm.amend(weights @ deltas, deltas, cohort, state)
-    return weights, update, algorithm.absorb(update, state)
+class Round(NamedTuple):
+    """What a round of the server leaves behind."""
+
+    weights: Tensor  # [K + R]
+    update: Tensor  # [P]
+    state: State
+    past: PastUpdates
+    diagnosis: dict[str, float]
+
+
+def run_round(algorithm: Algorithm, cohort: Cohort, deltas: Tensor, state: State, past: PastUpdates) -> Round:
+    """Every method of the contract in the order in which the server calls them."""
+    orders = [order_for(algorithm, client, state) for client in cohort.clients]
+    batches = [torch.tensor([0.1, 0.5, 3.0]) * (1 + client) for client in cohort.clients]
+    said = [observe(algorithm, losses, order) for losses, order in zip(batches, orders, strict=True)]
+    observed = {name: as_floats([of_one[name] for of_one in said]) for name in said[0]}
+    algorithm.prior(cohort, state)
+    absent = past.absent(cohort.clients)
+    if Needs.GRAM in algorithm.needs:
+        cohort = dataclasses.replace(cohort, gram=gram_matrix(deltas, absent.updates), past=absent.rows)
+    weights, state = algorithm.weigh(dataclasses.replace(cohort, observed=observed), state)
+    assert weights.shape == (len(cohort) + len(cohort.past),)
+    update = weights[: len(cohort)] @ deltas + weights[len(cohort) :] @ absent.updates[: len(cohort.past)]
+    state = algorithm.learn(dataclasses.replace(cohort, observed=observed), state)
+    past = past.followed_by(deltas, cohort, algorithm.remember) if algorithm.remember else past
+    return Round(weights, update, state, past, algorithm.diagnose(cohort, weights, state))
+
+
+def run_rounds(algorithm: Algorithm, *drawn: tuple[Cohort, Tensor]) -> list[Round]:
+    """Rounds from the beginning, one after the other."""
+    state, past, rounds = algorithm.init(whole_share()), PastUpdates.none(torch.zeros(3, dtype=torch.float64)), []
+    for number, (cohort, deltas) in enumerate(drawn):
+        now = dataclasses.replace(cohort, round=drawn[0][0].round + number)
+        rounds.append(run_round(algorithm, now, deltas, state, past))
+        state, past = rounds[-1].state, rounds[-1].past
+    return rounds
+
+
+def assert_same_state(found: State, expected: State, tolerance: float = 0.0) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @every_case
@@ -130,20 +175,16 @@ def test_weights_are_finite_and_double_over_two_rounds(
     name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor], later: tuple[Cohort, Tensor]
 ) -> None:
     algorithm = ALGORITHMS.make(name, options)
-    state = algorithm.init(whole_share())
-    for cohort, deltas in (drawn, later):
-        weights, update, state = run_round(algorithm, cohort, deltas, state)
-        assert weights.shape == (len(cohort),)
-        assert weights.dtype == torch.float64
-        assert weights.isfinite().all()
-        assert update.isfinite().all()
-        assert algorithm.released(update, state).isfinite().all()
-        assert all(math.isfinite(value) for value in algorithm.diagnose(cohort, weights, state).values())
-        assert all(isinstance(value, Tensor) for value in state.values())
-        for client in cohort.clients:
-            order = algorithm.order(client, state)
-            assert math.isfinite(order.lr_scale)
-            assert order.lr_scale >= 0
+    for (cohort, _), done in zip((drawn, later), run_rounds(algorithm, drawn, later), strict=True):
+        assert done.weights.dtype == torch.float64
+        assert done.weights.isfinite().all()
+        assert done.update.isfinite().all()
+        assert all(math.isfinite(value) for value in done.diagnosis.values())
+        assert all(isinstance(value, Tensor) for value in done.state.values())
+        orders = [order_for(algorithm, client, done.state) for client in cohort.clients]
+        assert all(math.isfinite(order.lr_scale) and order.lr_scale >= 0 for order in orders)
+        assert all(order.numbers.keys() == orders[0].numbers.keys() for order in orders)
+        assert all(math.isfinite(value) for order in orders for value in order.numbers.values())
 
 
 @every_case
@@ -155,32 +196,36 @@ def test_the_order_of_clients_does_not_matter(
     algorithm = ALGORITHMS.make(name, options)
     cohort, deltas = drawn
     order = rng.sample(range(len(cohort)), len(cohort))
-    weights, update, state = run_round(algorithm, cohort, deltas, algorithm.init(whole_share()))
-    other, same, state2 = run_round(algorithm, permuted(cohort, order), deltas[order], algorithm.init(whole_share()))
-    scale = float((weights.abs() @ deltas.norm(dim=1)).clamp(min=1e-12))
-    assert torch.allclose(same, update, rtol=1e-5, atol=1e-5 * scale)
+    (first,) = run_rounds(algorithm, drawn)
+    (other,) = run_rounds(algorithm, (permuted(cohort, order), deltas[order]))
+    scale = float((first.weights.abs() @ deltas.norm(dim=1)).clamp(min=1e-12))
+    assert torch.allclose(other.update, first.update, rtol=1e-5, atol=1e-5 * scale)
     if Needs.GRAM not in algorithm.needs:  # where updates are nearly dependent, many weights give the same step
-        assert torch.allclose(other, weights[order], rtol=1e-9, atol=1e-9 * float(weights.abs().max()))
-    assert {key for key in state if not key.startswith("past")} == {key for key in state2 if not key.startswith("past")}
+        largest = float(first.weights.abs().max())
+        assert torch.allclose(other.weights, first.weights[order], rtol=1e-9, atol=1e-9 * largest)
+    assert_same_state(other.state, first.state, 1e-9)
 
 
 @every_case
 @settings(max_examples=8, deadline=None)
-@given(drawn=cohorts())
-def test_methods_are_pure(name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor]) -> None:
+@given(drawn=cohorts(), later=cohorts())
+def test_methods_are_pure(
+    name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor], later: tuple[Cohort, Tensor]
+) -> None:
     algorithm = ALGORITHMS.make(name, options)
-    cohort, deltas = drawn
-    state = algorithm.init(whole_share())
-    before, fields = copied(state), fields_of(algorithm)
-    numbers = {f.name: getattr(cohort, f.name) for f in dataclasses.fields(cohort)}
-    kept = {key: value.clone() for key, value in numbers.items() if isinstance(value, Tensor)}
-    first = run_round(algorithm, cohort, deltas.clone(), state)
-    second = run_round(algorithm, cohort, deltas.clone(), state)
-    assert torch.equal(first[0], second[0])
-    assert torch.equal(first[1], second[1])
-    assert state.keys() == before.keys()
-    assert all(torch.equal(state[key].nan_to_num(-1), before[key].nan_to_num(-1)) for key in state)
-    assert all(torch.equal(getattr(cohort, key), value) for key, value in kept.items())
+    fields = fields_of(algorithm)
+    given_tensors = [vars(cohort)[f.name] for cohort, _ in (drawn, later) for f in dataclasses.fields(cohort)]
+    tensors = [value for value in given_tensors if isinstance(value, Tensor)]
+    before = [value.clone() for value in tensors]
+    first, second = run_rounds(algorithm, drawn, later), run_rounds(algorithm, drawn, later)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.weights, other.weights)
+        assert torch.equal(one.update, other.update)
+        assert_same_state(one.state, other.state)
+    state = copied(first[0].state)
+    run_round(algorithm, *later, first[0].state, first[0].past)
+    assert_same_state(first[0].state, state)
+    assert all(torch.equal(value, as_before) for value, as_before in zip(tensors, before, strict=True))
     assert fields_of(algorithm) == fields
 
 
@@ -229,11 +274,11 @@ def test_it_survives_pickling_and_the_config_round_trip(name: str, options: dict
 @every_case
 def test_the_objective_is_increasing_and_has_finite_gradients(name: str, options: dict[str, Any]) -> None:
     algorithm = ALGORITHMS.make(name, options)
-    order = algorithm.order(0, algorithm.init(whole_share()))
+    order = order_for(algorithm, 0, algorithm.init(whole_share()))
     for dtype in (torch.float32, torch.float64):
         grid = torch.cat([torch.linspace(0, 12, 241, dtype=dtype), torch.tensor([1e3, 1e6], dtype=dtype)])
         loss = grid.clone().requires_grad_()
-        value = algorithm.objective(loss, order)
+        value = transformed(algorithm, loss, order)
         gradient = torch.autograd.grad(value.sum(), loss)[0]
         assert value.isfinite().all()
         assert gradient.isfinite().all()
@@ -241,20 +286,22 @@ def test_the_objective_is_increasing_and_has_finite_gradients(name: str, options
         assert (gradient[1:] > 0).all()
         assert (value.detach().diff() > 0).all()
         assert (value.detach()[:241].diff() < 1e3).all(), "a jump"
-    assert all(math.isfinite(v) for v in algorithm.observe(torch.rand(5) * 10, order).values())
+    assert all(math.isfinite(v) for v in observe(algorithm, torch.rand(5) * 10, order).values())
 
 
 @every_case
 def test_clients_can_be_trained_in_one_vectorised_call(name: str, options: dict[str, Any]) -> None:
     algorithm = ALGORITHMS.make(name, options)
-    orders = [algorithm.order(client, algorithm.init(whole_share())) for client in range(4)]
+    orders = [order_for(algorithm, client, algorithm.init(whole_share())) for client in range(4)]
     losses = torch.rand(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
 
     def objective(losses: Tensor, order: Order) -> Tensor:
-        return algorithm.objective(algorithm.batch_loss(losses), order)
+        return transformed(algorithm, batch_loss(algorithm, losses), order)
 
     one_by_one = [torch.func.grad(objective)(row, order) for row, order in zip(losses, orders, strict=True)]
-    stacked = Order(*(as_floats(column) for column in zip(*orders, strict=True)))  # type: ignore[arg-type]
+    columns = Orders.of(orders)
+    numbers: Any = {name: as_floats(column) for name, column in columns.numbers.items()}
+    stacked = Order(as_floats(columns.lr_scale), numbers)  # type: ignore[arg-type]
     together = torch.func.vmap(torch.func.grad(objective))(losses, stacked)
     assert torch.allclose(together, torch.stack(one_by_one))
 
@@ -286,9 +333,9 @@ def test_a_larger_loss_never_counts_less(name: str, options: dict[str, Any], dra
 def test_the_batch_loss_ignores_padding(name: str, options: dict[str, Any], values: list[float]) -> None:
     algorithm = ALGORITHMS.make(name, options)
     losses = as_floats(values)
-    plain = algorithm.batch_loss(losses)
+    plain = batch_loss(algorithm, losses)
     weight = as_floats([1 / len(values)] * len(values) + [0.0, 0.0])
-    padded = algorithm.batch_loss(torch.cat([losses, as_floats([50.0, 3.0])]), weight)
+    padded = batch_loss(algorithm, torch.cat([losses, as_floats([50.0, 3.0])]), weight)
     assert float(padded) == pytest.approx(float(plain), rel=1e-9, abs=1e-9)
     assert losses.min() - 1e-9 <= float(plain) <= losses.max() + 1e-9
 
@@ -333,4 +380,5 @@ def test_what_the_server_must_see_of_a_client() -> None:
 
 
 def test_the_default_order_is_empty() -> None:
-    assert ALGORITHMS.make("fedavg").order(3, {}) == Order()
+    assert order_for(ALGORITHMS.make("fedavg"), 3, {}) == Order()
+    assert ALGORITHMS.make("fedavg").order is None

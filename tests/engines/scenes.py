@@ -102,7 +102,8 @@ def assert_same(found: Run, expected: Run, tolerance: float | None = None) -> No
             if report.finite:
                 same(torch.tensor(mine[3:6]), torch.tensor(report[3:6]))
                 assert mine.observed.keys() == report.observed.keys()
-                same(torch.tensor(list(mine.observed.values())), torch.tensor(list(report.observed.values())))
+                for name, value in report.observed.items():
+                    same(torch.tensor(mine.observed[name]), torch.tensor(value))
         assert ours.diagnostics.keys() == theirs.diagnostics.keys()
     for measured, right in ((found.evaluation, expected.evaluation), (found.personal, expected.personal)):
         assert (measured is None) == (right is None)

@@ -290,13 +290,13 @@ INTERRUPTED = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 from tests.engines.test_ray import FedAvg, Ray, train, workload
-import ray, propfair.core.aggregator
-run_round = propfair.core.aggregator.Server.run_round
+import ray, propfair.engines.server
+run_round = propfair.engines.server.Server.run_round
 def told(server):
     if server.round == 1:
         print(ray._private.worker.global_worker.node.get_session_dir_path(), flush=True)
     return run_round(server)
-propfair.core.aggregator.Server.run_round = told
+propfair.engines.server.Server.run_round = told
 train(Ray(workers=1), workload(FedAvg(), 64), rounds=1_000_000)
 """
 

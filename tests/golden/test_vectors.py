@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from propfair.algorithms import ALGORITHMS, Cohort, Order
-from propfair.algorithms.base import as_floats
+from propfair.algorithms.base import as_floats, order_for
 from propfair.algorithms.gifair import GIFAIR
+from propfair.core.client import transformed
 
 THETA = as_floats([10.0, 20.0])
 DELTAS = [[-1.0, 0.0], [0.0, -1.0], [1.0, -1.0]]  # what clients send: the negative of the descent updates
@@ -67,7 +68,7 @@ def test_gifair_learning_rates(coeff: float, factors: list[float]) -> None:
     gifair = GIFAIR(coeff=coeff, side="client")
     weights, state = gifair.weigh(COHORT, gifair.init(COHORT.share))
     assert weights.tolist() == [0.5, 0.3, 0.2]
-    assert [gifair.order(client, state).lr_scale for client in range(3)] == pytest.approx(factors, abs=1e-6)
+    assert [order_for(gifair, client, state).lr_scale for client in range(3)] == pytest.approx(factors, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_gifair_learning_rates(coeff: float, factors: list[float]) -> None:
 def test_propfair(options: dict[str, object], slopes: list[float], objective: float | None) -> None:
     propfair = ALGORITHMS.make("propfair", options)
     loss = COHORT.loss.clone().requires_grad_()
-    values = propfair.objective(loss, Order())
+    values = transformed(propfair, loss, Order())
     gradient = torch.autograd.grad(values.sum(), loss)[0]
     assert gradient.tolist() == pytest.approx(slopes, abs=1e-6)
     assert propfair.weigh(COHORT, {})[0].tolist() == [0.5, 0.3, 0.2]

@@ -2,6 +2,7 @@
 
 import torch
 
+from propfair.algorithms import Order
 from propfair.core.client import run_client
 from propfair.core.params import FlatModel
 from propfair.runs.building import build_federation, build_model, build_workload
@@ -37,9 +38,7 @@ def test_losses_of_the_first_round_are_those_of_each_clients_own_model() -> None
     work = build_workload(config, federation)
     model = FlatModel(build_model(config, federation))
     start, buffers = model.params.clone(), model.buffers
-    own = [
-        run_client(model, work, 1, work.algorithm.order(c, {}), c, start, buffers, None)[0].first_loss for c in range(4)
-    ]
+    own = [run_client(model, work, 1, Order(), c, start, buffers, None)[0].first_loss for c in range(4)]
     records = run(config, federation=federation).to_pandas()
     seen = records[records.metric == "received_loss"].sort_values("client").value
     torch.testing.assert_close(torch.tensor(seen.to_numpy()).float(), torch.tensor(own), rtol=1e-5, atol=1e-6)

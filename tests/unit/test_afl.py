@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from propfair.algorithms import Cohort
+from propfair.algorithms import ALGORITHMS, Cohort
 from propfair.algorithms.afl import AFL
 from propfair.algorithms.base import as_floats
 
@@ -67,14 +67,9 @@ def test_exponentiated_gradient() -> None:
     assert torch.allclose(afl.weigh(ALL, afl.init(SHARE))[0], expected / expected.sum())
 
 
-def test_the_average_of_all_models_is_released_when_asked_for() -> None:
-    afl = AFL(average_iterates=True)
-    state = afl.init(SHARE)
-    for number in (1.0, 2.0, 6.0):
-        state = afl.absorb(torch.full((3,), number), state)
-    assert afl.released(torch.zeros(3), state).tolist() == [3, 3, 3]
-    assert AFL().absorb(torch.ones(3), {}) == {}
-    assert AFL().released(torch.ones(3), {}).tolist() == [1, 1, 1]
+def test_the_first_paper_asks_for_the_average_of_all_models() -> None:
+    assert ALGORITHMS.make("afl", {"preset": "original"}).average_iterates
+    assert not AFL().average_iterates
 
 
 def test_diagnostics() -> None:

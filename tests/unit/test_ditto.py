@@ -6,6 +6,7 @@ import propfair
 from propfair.algorithms import Cohort, Needs, Order, Personal
 from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.propfair import PropFair
+from propfair.core.client import observe, transformed
 from propfair.errors import ConfigError
 
 COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
@@ -14,8 +15,13 @@ COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
 def test_the_global_model_is_that_of_the_algorithm_underneath() -> None:
     ditto, propfair = Ditto(over="propfair", options={"M": 2.0}), PropFair(M=2.0)
     loss = torch.tensor([0.3, 1.9])
-    assert torch.equal(ditto.objective(loss, Order()), propfair.objective(loss, Order()))
-    assert ditto.observe(loss, Order()) == propfair.observe(loss, Order())
+    assert torch.equal(transformed(ditto, loss, Order()), transformed(propfair, loss, Order()))
+    assert observe(ditto, loss, Order()) == observe(propfair, loss, Order())
+    assert Ditto(over="term").objective is None
+    assert Ditto(over="term").reduce is None
+    assert Ditto(over="term").order is None
+    assert Ditto(over="afl", options={"average_iterates": True}).average_iterates
+    assert Ditto(over="fedfv", options={"tau": 3}).remember == 3
     assert ditto.needs == Needs.NOTHING
     assert Ditto(over="afl").init(COHORT.share).keys() == {"lambda"}
     assert Ditto(over="afl").needs == Needs.LOSS

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from propfair.algorithms import ALGORITHMS, Cohort
-from propfair.algorithms.base import as_floats
+from propfair.algorithms.base import PastRows, as_floats
+from propfair.algorithms.fedfv import FedFV
 from propfair.algorithms.fednova import FedNova
 
 DELTAS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]]
@@ -37,10 +38,14 @@ def test_fedmgda_does_not_care() -> None:
     assert torch.allclose(FedNova(over="fedmgda+").weigh(COHORT, {})[0], plain)
 
 
-def test_hooks_on_vectors_see_rescaled_updates_too() -> None:
-    nova = FedNova(over="fedfv")
-    state = nova.init(torch.ones(9))
-    weights, state = nova.weigh(COHORT, state)
-    _, state = nova.amend(weights @ as_floats(DELTAS), as_floats(DELTAS), COHORT, state)
-    factor = (COHORT.share @ COHORT.num_steps) / COHORT.num_steps
-    assert torch.allclose(state["past_updates"], factor.unsqueeze(1) * as_floats(DELTAS))
+def test_the_rule_underneath_sees_rescaled_updates_of_absent_clients_too() -> None:
+    past = PastRows(clients=(7, 8), rounds=(2, 2), num_steps=(4.0, 1.0))
+    deltas = as_floats([*DELTAS, [-1.0, -0.5], [0.2, -0.9]])
+    factor = (COHORT.share @ COHORT.num_steps) / as_floats([*STEPS, 4.0, 1.0])
+    rescaled = factor.unsqueeze(1) * deltas
+    given = {"share": [0.5, 0.3, 0.2], "loss": [0.5, 1.0, 2.0], "round_": 3, "past": past}
+    expected = FedFV().weigh(Cohort.of(**given, deltas=rescaled.tolist()), {})[0] @ rescaled  # type: ignore[arg-type]
+    cohort = Cohort.of(**given, deltas=deltas.tolist(), num_steps=STEPS)  # type: ignore[arg-type]
+    weights, _ = FedNova(over="fedfv").weigh(cohort, {})
+    assert (weights[3:] != 0).any()
+    assert torch.allclose(weights @ deltas, expected)

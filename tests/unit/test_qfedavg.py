@@ -5,6 +5,7 @@ from propfair.algorithms import Cohort, Needs, Order
 from propfair.algorithms.base import as_floats
 from propfair.algorithms.qfedavg import QFedAvg
 from propfair.algorithms.qfedsgd import QFedSGD
+from propfair.core.client import transformed
 
 DELTAS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]]
 COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0], deltas=DELTAS)
@@ -54,7 +55,7 @@ def test_no_loss_and_no_updates() -> None:
 def test_on_the_client_the_batch_loss_is_raised_and_the_server_averages() -> None:
     qffl = QFedAvg(q=2.0, placement="client")
     loss = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
-    value = qffl.objective(loss, Order())
+    value = transformed(qffl, loss, Order())
     assert value.detach().tolist() == pytest.approx([0, 0.125 / 3, 8 / 3])
     assert torch.autograd.grad(value.sum(), loss)[0].tolist() == pytest.approx([0, 0.25, 4])
     assert qffl.needs == Needs.NOTHING

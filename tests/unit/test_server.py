@@ -82,7 +82,7 @@ def test_partial_participation_is_seeded_sorted_and_renormalised() -> None:
 
 def test_sampling_by_size_prefers_large_clients() -> None:
     by_size = server(FedAvg(), Rounds(participation=1, sampling="samples"))
-    by_size._size = 1
+    by_size._cohort_size = 1
     chosen = [by_size._sample(number)[0] for number in range(600)]
     assert 0.5 * 600 * 30 / 160 < chosen.count(2) < 2 * 600 * 30 / 160
     assert chosen.count(2) > chosen.count(3)
@@ -117,9 +117,10 @@ def test_batchnorm_statistics_are_averaged_by_data_share() -> None:
     module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
     with_norm = server(FedAvg(), module=module, local=LocalTraining(lr=0.1, batch_size=100))
     with_norm.run_round()
-    examples, train = with_norm.work.federation.examples, with_norm.work.federation.train
+    federation = with_norm.session.work.federation
+    examples, train = federation.examples, federation.train
     means = torch.stack([examples.inputs(train[k]).mean(0) for k in range(10)])
-    share = with_norm.work.federation.share.float()
+    share = federation.share.float()
     torch.testing.assert_close(with_norm.buffers[:4], 0.1 * share @ means, rtol=1e-4, atol=1e-6)
     assert with_norm.buffers[8] == 1  # one batch seen by everyone
 
@@ -179,3 +180,16 @@ def test_weights_that_overflow_keep_the_last_good_model() -> None:
         one.run_round()
     assert torch.equal(one.params, before)
     assert one.round == 0
+
+
+def test_the_average_of_all_global_models_is_handed_out_and_rounds_go_on_from_the_last() -> None:
+    plain, averaged = server(FedAvg()), server(FedAvg(), Rounds(average_iterates=True))
+    assert torch.equal(averaged.released, averaged.params)  # before round 1
+    models = []
+    for _ in range(3):
+        plain.run_round()
+        averaged.run_round()
+        models.append(plain.params)
+    assert torch.equal(averaged.params, plain.params)
+    assert torch.equal(plain.released, plain.params)
+    torch.testing.assert_close(averaged.released, torch.stack(models).mean(0))

@@ -5,6 +5,7 @@ import torch
 
 from propfair.algorithms import Cohort
 from propfair.algorithms.term import TERM
+from propfair.core.client import batch_loss
 
 COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
 
@@ -50,15 +51,16 @@ def test_the_repository_doubles_the_first_round_and_averages_twice() -> None:
 
 def test_the_tilt_between_examples() -> None:
     losses = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
-    assert TERM(tau=2.0).batch_loss(losses).item() == pytest.approx(math.log((1 + math.e**2 + math.e**6) / 3) / 2)
-    assert TERM(tau=1e-7).batch_loss(losses).item() == pytest.approx(4 / 3, abs=1e-5)
-    assert TERM(tau=500.0).batch_loss(losses).item() == pytest.approx(3, abs=0.01)
-    assert TERM().batch_loss(losses).item() == pytest.approx(4 / 3)
+    assert batch_loss(TERM(tau=2.0), losses).item() == pytest.approx(math.log((1 + math.e**2 + math.e**6) / 3) / 2)
+    assert batch_loss(TERM(tau=1e-7), losses).item() == pytest.approx(4 / 3, abs=1e-5)
+    assert batch_loss(TERM(tau=500.0), losses).item() == pytest.approx(3, abs=0.01)
+    assert TERM().reduce is None
+    assert batch_loss(TERM(), losses).item() == pytest.approx(4 / 3)
 
 
 def test_the_tilt_between_examples_has_gradients_with_padding() -> None:
     losses = torch.tensor([0.0, 1.0, 3.0], requires_grad=True)
-    loss = TERM(tau=2.0).batch_loss(losses, torch.tensor([0.5, 0.5, 0.0]))
+    loss = batch_loss(TERM(tau=2.0), losses, torch.tensor([0.5, 0.5, 0.0]))
     gradient = torch.autograd.grad(loss, losses)[0]
     assert gradient.isfinite().all()
     assert gradient[2] == 0

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Objective, Order, Presets, State, as_floats, register
+from propfair.algorithms.base import Cohort, Needs, Objective, Presets, State, as_floats, order_for, register
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.transforms import slope
 from propfair.errors import ConfigError
@@ -76,7 +76,6 @@ class AlphaFair(PropFair):
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         if self.placement == "client":
             return cohort.share, state
-        orders = [Order() if self.order is None else self.order(client, state) for client in cohort.clients]
-        M = as_floats([self._baseline(order) for order in orders])
+        M = as_floats([self._baseline(order_for(self, client, state)) for client in cohort.clients])
         steepness = slope(cohort.loss, M, self.epsilon, self.variant)  # its power alpha may overflow
         return torch.softmax(cohort.share.log() + self.alpha * steepness.log(), 0), state

@@ -262,6 +262,11 @@ ALGORITHMS: Registry[Algorithm] = Registry("algorithm", "propfair.algorithms", "
 register = ALGORITHMS.register
 
 
+def order_for(algorithm: Algorithm, client: ClientId, state: State) -> Order:
+    """What the algorithm tells one client; an empty order if it has nothing to say."""
+    return Order() if algorithm.order is None else algorithm.order(client, state)
+
+
 def effective_clients(weights: Tensor) -> float:
     """(sum w)^2 / sum w^2: how many equally weighted clients would have the same spread; 0 if all weights are 0."""
     total, squares = float(weights.sum()), float(weights.square().sum())

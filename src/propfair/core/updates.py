@@ -100,11 +100,12 @@ def gram_matrix(*parts: Tensor) -> Tensor:
 
     Strip by strip of parameters, so that float64 copies stay small.
     """
+    parts = tuple(part for part in parts if len(part)) or parts[:1]
     count, num_params = sum(map(len, parts)), parts[0].shape[1]
     gram = torch.zeros(count, count, dtype=torch.float64)
     width = max(1, _GRAM_BYTES // (8 * max(1, count)))
     for start in range(0, num_params, width):
-        strips = [part[:, start : start + width].double() for part in parts if len(part)]
+        strips = [part[:, start : start + width].double() for part in parts]
         wide = strips[0] if len(strips) == 1 else torch.cat(strips)
         for first in range(0, len(wide), _GRAM_ROWS):  # each pair of clients once: the rest is symmetric
             gram[first : first + _GRAM_ROWS, first:] += (wide[first : first + _GRAM_ROWS] @ wide[first:].T).cpu()
