@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from propfair.algorithms import Cohort, State
+from propfair.algorithms import Cohort, Order, State
 from propfair.algorithms.base import as_floats
 from propfair.algorithms.feddg_ga import FedDGGA
 
@@ -57,4 +57,4 @@ def test_a_step_of_nothing_averages_uniformly() -> None:
 
 def test_what_clients_report_is_the_loss_of_their_batches() -> None:
     batches = torch.tensor([1.0, 0.5])
-    assert torch.equal(FedDGGA().watch(batches, FedDGGA().order(0, {}))["local_loss"], batches)
+    assert torch.equal(FedDGGA().watch(batches, Order())["local_loss"], batches)
