@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.growth import Point, exponent
 from benchmarks.harness import Measured
 from benchmarks.workloads import WORKLOADS
-from propfair.report.picture import COLOURS
+from propfair.report.drawing import COLOURS
 
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 BASE = "bare"

@@ -203,6 +203,15 @@ def test_figures_are_drawn(tmp_path: Path, kind: str) -> None:
         assert path.read_bytes() == first  # no dates, no random names
 
 
+def test_the_reference_of_a_figure_is_known_by_its_label_and_by_its_name(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", name="mine, seed 0", algorithm="propfair", settings="M = 3.0")
+    write_run(tmp_path / "b", name="fedavg, seed 0")
+    runs, _ = read_runs([tmp_path])
+    for called in ("propfair(M=3.0)", "mine"):
+        draw_figure("certificate", runs, tmp_path / f"{called}.svg", reference=called)
+    assert (tmp_path / "mine.svg").read_bytes() == (tmp_path / "propfair(M=3.0).svg").read_bytes()
+
+
 def test_a_figure_says_what_it_can_not_draw(tmp_path: Path) -> None:
     write_run(tmp_path / "a", name="a", algorithm="a")
     runs, _ = read_runs([tmp_path])

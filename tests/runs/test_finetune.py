@@ -76,7 +76,7 @@ def test_every_start_with_every_algorithm_and_not_twice(start: Path, tmp_path: P
     run(tiny("algorithm=fedavg", rounds=4), tmp_path / "other")
     both = Contestant.parse_all(["afl", "term:alpha=0.1"])
     starts = [start, tmp_path / "other"]
-    tuned = finetune(starts, both, overrides={"schedule.rounds": 1}, out=tmp_path / "ft", screen=quiet)
+    tuned = finetune(starts, both, overrides={"schedule.rounds": 1}, out=tmp_path / "ft", show_run=quiet)
     assert [(one.start.label, one.end.label) for one in tuned] == [
         ("propfair(M=3.0)", "afl from propfair(M=3.0)"),
         ("propfair(M=3.0)", "term(alpha=0.1) from propfair(M=3.0)"),
@@ -85,7 +85,7 @@ def test_every_start_with_every_algorithm_and_not_twice(start: Path, tmp_path: P
     ]
     before = {path: content(path) for one in tuned if (path := one.end.folder)}
     times = {path: (path / "status.json").stat().st_mtime_ns for path in before}
-    again = finetune(starts, both, overrides={"schedule.rounds": 1}, out=tmp_path / "ft", screen=quiet)
+    again = finetune(starts, both, overrides={"schedule.rounds": 1}, out=tmp_path / "ft", show_run=quiet)
     assert {one.end.folder for one in again} == before.keys()
     assert {path: content(path) for path in before} == before
     assert {path: (path / "status.json").stat().st_mtime_ns for path in before} == times
@@ -94,10 +94,10 @@ def test_every_start_with_every_algorithm_and_not_twice(start: Path, tmp_path: P
 def test_starts_must_share_their_clients_and_be_finished(start: Path, tmp_path: Path) -> None:
     run(tiny("data.num_clients=5", rounds=1), tmp_path / "other")
     with pytest.raises(DataError, match="do not have the same clients"):
-        finetune([start, tmp_path / "other"], Contestant.parse_all(["afl"]), out=tmp_path / "ft", screen=quiet)
+        finetune([start, tmp_path / "other"], Contestant.parse_all(["afl"]), out=tmp_path / "ft", show_run=quiet)
     run(tiny(rounds=3), tmp_path / "cut", after_round=lambda now: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(ConfigError, match=r"not finished.*propfair resume"):
-        finetune([tmp_path / "cut"], Contestant.parse_all(["afl"]), out=tmp_path / "ft", screen=quiet)
+        finetune([tmp_path / "cut"], Contestant.parse_all(["afl"]), out=tmp_path / "ft", show_run=quiet)
 
 
 def test_ensure_run_refuses_a_folder_with_other_settings(start: Path) -> None:

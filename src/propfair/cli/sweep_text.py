@@ -73,7 +73,7 @@ def _table(sweep: Sweep, tallies: Sequence[Tally], workers: int) -> Table:
     return table
 
 
-def print_outcomes(sweep: Sweep, studies: Studies, output: Format) -> None:
+def print_tested(sweep: Sweep, studies: Studies, output: Format) -> None:
     """The results on the screen, and where they were written."""
     tested, failures, out = studies.tested(), studies.failures(), studies.home.out
     written = write_results(sweep, tested, failures, out)

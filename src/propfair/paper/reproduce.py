@@ -171,7 +171,7 @@ class _Reproduction:
         for first, then in pairs:
             tuned = finetune(
                 _folders(runs[first]), [contestants[then]], out=studies.home.out / "finetuned",
-                overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, screen=self.screen.run,
+                overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, show_run=self.screen.run,
             )  # fmt: skip
             found = certify(runs[first], [one.end for one in tuned])
             ends += _folders([one.end for one in tuned])

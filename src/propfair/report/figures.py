@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from propfair.errors import ConfigError, DataError, MissingExtraError, unknown
+from propfair.errors import ConfigError, DataError, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import gini_index
 from propfair.files import replacing
 from propfair.report.curves import relative_weights, statistics_over_rounds
-from propfair.report.picture import COLOURS, SHAPES
+from propfair.report.drawing import COLOURS, SHAPES, new_figure
 from propfair.report.verdicts import Verdicts, judge
 from propfair.runs.grouping import Comparison, Group, by_clients
 from propfair.runs.measures import Measure
@@ -69,8 +69,8 @@ def draw_figure(
         runs: from `propfair.runs.reading.read_runs`.
         path: ends in .png, .pdf or .svg.
         measure: such as "test/accuracy"; None: the most telling one.
-        reference: a label; the group that others are compared with, for "relative" and "certificate". None: the one
-            that withstands the others best.
+        reference: the label, or the name, of the group that others are compared with, for "relative" and
+            "certificate". None: the one that withstands the others best.
         width: inches.
         height: inches.
     """
@@ -86,13 +86,10 @@ def draw_figure(
         )
     comparison = comparisons[0]
     chosen = _measure(comparison, measure)
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "plot") from None
+    figure = new_figure(width, height)
+    import matplotlib as mpl
+
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
         FIGURES[kind](_Sheet(figure, comparison, chosen, _group(comparison, reference)))
         date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
         with replacing(path) as temporary:
@@ -108,11 +105,15 @@ def _measure(comparison: Comparison, key: str | None) -> Measure:
     return known[key] if key is not None else comparison.measures[0]
 
 
-def _group(comparison: Comparison, label: str | None) -> Group | None:
+def _group(comparison: Comparison, called: str | None) -> Group | None:
+    """The group of this label; or the one whose runs have this name, seeds left out."""
+    if called is None:
+        return None
     known = {group.label: group for group in comparison.groups}
-    if label is not None and label not in known:
-        raise unknown("run", label, known)
-    return known[label] if label is not None else None
+    named = [group for group in comparison.groups if all(run.plain_name == called for run in group.runs)]
+    if called not in known and len(named) != 1:
+        raise unknown("run", called, known)
+    return known.get(called) or named[0]
 
 
 def _scaled(values: npt.ArrayLike, measure: Measure) -> FloatArray:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from propfair.errors import MissingExtraError
 from propfair.federation.federation import SPLITS, Federation
-from propfair.files import replacing
+from propfair.report.drawing import new_figure, save_figure
 
 MAX_DRAWN = 500  # clients; of more, so many are drawn, evenly over the order of size
 MAX_NAMED = 40
@@ -77,10 +76,6 @@ def describe_partition(federation: Federation) -> PartitionTable:
 
 def draw_partition(federation: Federation, path: Path, title: str = "") -> None:
     """Write a picture (PNG, PDF or SVG, by the ending): clients x classes, and how much each client has."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "plot") from None
     table = describe_partition(federation)
     number, num_classes = table.classes.shape
     shown = np.arange(number)
@@ -88,7 +83,7 @@ def draw_partition(federation: Federation, path: Path, title: str = "") -> None:
         by_size = np.argsort(-table.sizes.sum(1), kind="stable")
         shown = by_size[np.linspace(0, number - 1, MAX_DRAWN).round().astype(np.int64)]
     height = min(12.0, max(3.2, 1.4 + 0.28 * len(shown)))
-    figure = Figure(figsize=(10.5, height), layout="constrained")
+    figure = new_figure(10.5, height)
     if num_classes:
         mixture_axes, size_axes = figure.subplots(1, 2, sharey=True, width_ratios=(2.2, 1))
         share = table.classes[shown] / np.maximum(table.classes[shown].sum(1, keepdims=True), 1)
@@ -119,8 +114,4 @@ def draw_partition(federation: Federation, path: Path, title: str = "") -> None:
         first_axes.set_ylabel(f"{MAX_DRAWN} of {number:,} clients, the largest first")
     if not num_classes:
         size_axes.invert_yaxis()
-    if title:
-        figure.suptitle(title, fontsize=12)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+    save_figure(figure, path, title)

@@ -5,14 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from propfair.errors import MissingExtraError
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import worst_fraction
-from propfair.files import replacing
+from propfair.report.drawing import COLOURS, SHAPES, new_figure, save_figure
 
-# Okabe and Ito's palette, safe for colour-blind readers, with a shape for each colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-SHAPES = "os^DvPX*"
 _NAMED_CLIENTS = 40
 
 
@@ -21,11 +17,7 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str
 
     Points are means over seeds; bars on the right span one population standard deviation over seeds.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "plot") from None
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = new_figure(11, 4.6)
     clients, trade = figure.subplots(1, 2, width_ratios=(1.7, 1))
     first = next(iter(accuracies))
     order = np.argsort(accuracies[first].mean(0), kind="stable")
@@ -48,9 +40,7 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str
     for axes in (clients, trade):
         axes.grid(alpha=0.3, axis="y" if axes is clients else "both")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=12)
     figure.legend(
         *clients.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(accuracies)), frameon=False
     )
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+    save_figure(figure, path, title)

@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from propfair.errors import MissingExtraError
 from propfair.fairness.arrays import FloatArray
-from propfair.files import replacing
-from propfair.report.picture import COLOURS
+from propfair.report.drawing import COLOURS, new_figure, save_figure
 
 _NAMED_CLIENTS, _SHORT_NAME = 24, 3  # that there is room for below the bars
 
@@ -16,13 +14,9 @@ def draw_relative(
     titles: Sequence[str], relative: Sequence[FloatArray], clients: Sequence[str], path: Path, title: str
 ) -> None:
     """Write a picture (PNG, PDF or SVG, by the ending) of relative changes [m, n], a panel for each of m models."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "plot") from None
     columns = min(4, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = Figure(figsize=(max(5.0, 3.1 * columns), 0.6 + 2.9 * rows), layout="constrained")
+    figure = new_figure(max(5.0, 3.1 * columns), 0.6 + 2.9 * rows)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
     for panel in panels[len(titles) :]:
         panel.remove()
@@ -42,7 +36,4 @@ def draw_relative(
         panel.spines[["top", "right"]].set_visible(False)
     for panel in panels[: len(titles) : columns]:
         panel.set_ylabel("relative change, %")
-    figure.suptitle(title, fontsize=12)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+    save_figure(figure, path, title)

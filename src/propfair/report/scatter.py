@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from propfair.errors import MissingExtraError
-from propfair.files import replacing
-from propfair.report.picture import COLOURS, SHAPES
+from propfair.report.drawing import COLOURS, SHAPES, new_figure, save_figure
 
 Point = tuple[float, float]  # mean, worst 10 %
 
@@ -18,13 +16,9 @@ def draw_scatter(panels: Mapping[str, Mapping[str, tuple[Point, Point]]], path: 
         path: the file.
         title: above it all.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing", "plot") from None
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.6 * columns, 0.9 + 3.6 * rows), layout="constrained")
+    figure = new_figure(4.6 * columns, 0.9 + 3.6 * rows)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel in grid[len(panels) :]:
         panel.remove()
@@ -46,7 +40,4 @@ def draw_scatter(panels: Mapping[str, Mapping[str, tuple[Point, Point]]], path: 
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle(title, fontsize=12)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+    save_figure(figure, path, title)

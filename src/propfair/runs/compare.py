@@ -17,7 +17,7 @@ from propfair.runs.names import slug
 from propfair.runs.result import Result
 from propfair.runs.training import AfterRound
 
-Screen = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> shows one run
+ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     out: Path,
     force: bool = False,
-    screen: Screen,
+    show_run: ShowRun,
 ) -> tuple[list[Compared], Federation]:
     """Run every contestant with every seed on one federation. Everything is validated before the first run starts."""
     if len(contestants) < 2 or len({c.label for c in contestants}) < len(contestants):
@@ -64,7 +64,7 @@ def compare(
         results = []
         for seed in seeds:
             title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
-            with screen(title, config.schedule.rounds) as after_round:
+            with show_run(title, config.schedule.rounds) as after_round:
                 results.append(
                     run(
                         config.changed(seed=seed), folders[contestant.label, seed],

@@ -9,7 +9,7 @@ from typing import Any
 
 from propfair.errors import ConfigError
 from propfair.runs.building import Federations
-from propfair.runs.compare import Screen
+from propfair.runs.compare import ShowRun
 from propfair.runs.config import RunConfig, make_config
 from propfair.runs.contestant import Contestant
 from propfair.runs.folder import RunFolder
@@ -40,7 +40,7 @@ def finetune(
     *,
     overrides: Mapping[str, Any] | None = None,
     out: Path,
-    screen: Screen,
+    show_run: ShowRun,
 ) -> list[FineTuned]:
     """Train on from every start with every contestant, each with the seed and settings of its start.
 
@@ -62,7 +62,7 @@ def finetune(
     federations = Federations()
     tuned = []
     for run, config, title, folder in planned:
-        with screen(title, config.schedule.rounds) as after_round:
+        with show_run(title, config.schedule.rounds) as after_round:
             end = ensure_run(
                 config, folder, name=title, federation=partial(federations.of, config), after_round=after_round
             )

@@ -127,6 +127,11 @@ class Run:
         """The resolved config as nested values; empty for a run that was started from Python."""
         return tomllib.loads(self.config_text)
 
+    @property
+    def plain_name(self) -> str:
+        """The name without the seed: what runs over several seeds have in common."""
+        return re.sub(rf"[\s,_-]*seed[\s=_-]?{self.seed}(-\d+)?$", "", self.name) or self.name
+
     @cached_property
     def label(self) -> str:
         """The algorithm with what is not its default, and what it started from; the same for all seeds.
@@ -134,7 +139,7 @@ class Run:
         A run that was started from Python is called by its name without the seed.
         """
         if not self.config:
-            return re.sub(rf"[\s,_-]*seed[\s=_-]?{self.seed}(-\d+)?$", "", self.name) or self.name
+            return self.plain_name
         label = algorithm_label(self.config.get("algorithm", {}))
         return f"{label} from {self.environment.start.label}" if self.environment.start else label
 

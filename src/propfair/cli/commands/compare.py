@@ -57,7 +57,7 @@ def compare(
     compared, federation = run_all(
         content, contestants, overrides=gathered(overrides, device=device, data_dir=data_dir), seeds=numbers,
         out=folder, force=force,
-        screen=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
+        show_run=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     picture = folder / "comparison.png"
     source = compared[0].config.data.name

@@ -45,7 +45,7 @@ def finetune(
     folder = out or free_folder("finetune")
     tuned = train_on(
         starts, Contestant.parse_all(algorithms), overrides=gathered(overrides), out=folder,
-        screen=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
+        show_run=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     certified = [
         certify(group.runs, [one.end for one in tuned if one.start in group.runs])

@@ -60,7 +60,7 @@ def sweep(
 
     Called again with the same [cyan]--out[/cyan], it goes on where it was; calls at the same time share the work.
     """
-    from propfair.cli.sweep_text import live_table, print_outcomes
+    from propfair.cli.sweep_text import live_table, print_tested
     from propfair.runs.names import RUNS, slug
     from propfair.tuning.search import load_sweep
     from propfair.tuning.studies import Home
@@ -81,6 +81,6 @@ def sweep(
     if not studies.complete:
         typer.echo(f"not all trials were run. Go on with the same command and --out {home.out}", err=True)
         raise typer.Exit(1)
-    print_outcomes(loaded, studies, output)
+    print_tested(loaded, studies, output)
     if studies.broken:
         raise typer.Exit(1)
