@@ -103,7 +103,7 @@ def test_nothing_to_compare_with(runs: dict[str, Run]) -> None:
 
 def test_a_client_with_nothing_is_an_error(runs: dict[str, Run]) -> None:
     low = float(runs["propfair-0"].evaluation("test").loss.max()) - 1e-3
-    with pytest.raises(DataError, match="must be > 0 for every client"):
+    with pytest.raises(DataError, match=r"must be > 0 for every client, but propfair leaves client \d"):
         certify([runs["propfair-0"]], [runs["fedavg-0"]], utility=Utility("test", M=low))
 
 

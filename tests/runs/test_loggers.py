@@ -13,7 +13,7 @@ from propfair.errors import ConfigError, MissingExtraError, PropFairWarning
 from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import resume, run
-from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks, flat
+from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks
 from propfair.runs.training import Progress
 from tests.runs.killed import tiny
 
@@ -129,4 +129,3 @@ def test_logs_survive_the_config_round_trip(tmp_path: Path) -> None:
     run(tiny(rounds=1), tmp_path / "run")
     assert RunFolder.open(tmp_path / "run").config_text.count("log = []") == 1
     assert make_config({"log": list(config.log)}).parts.loggers == config.parts.loggers
-    assert flat({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}

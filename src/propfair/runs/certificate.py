@@ -296,6 +296,13 @@ def certify(
     if len(groups) < 2:
         raise ConfigError("there is nothing to certify against: give the folders of other runs on the same clients")
     pairs = Pairs.of(groups, utility=utility, weights=weights, alpha=alpha, level=level, paired=paired)
+    nobody = pairs.nothing_for(0)
+    if nobody is not None:
+        raise DataError(
+            f"the {utility} of the model to certify must be > 0 for every client, but {groups[0].label} leaves client "
+            f"{nobody} at 0 or below, and a relative change from there has no value. Certify another model against "
+            "this one, or use the utility M - loss with --M above the largest loss."
+        )
     rest = range(1, len(groups))
     return Certified(
         reference=groups[0],

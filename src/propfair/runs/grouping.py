@@ -19,6 +19,7 @@ from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.names import present_name
 from propfair.runs.run import Clients, Run
 from propfair.runs.schedule import Schedule
+from propfair.runs.toml import flat
 
 # No part of what was done. A start counts by what it is, not by its path.
 _IGNORED = ("seed", "device", "engine", "log", "start", "data.folder", "schedule.checkpoint_every")
@@ -165,15 +166,10 @@ def _kept(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     }
 
 
-def _texts(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     """Nested settings as dotted keys and texts."""
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= _texts(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value if isinstance(value, str) else json.dumps(value, default=str)
-    return found
+    said = flat(config).items()
+    return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in said}
 
 
 def _differing(groups: Sequence[Group]) -> list[str]:

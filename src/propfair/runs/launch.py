@@ -21,10 +21,11 @@ from propfair.runs.checks import check_device, check_workload
 from propfair.runs.config import RunConfig, make_config
 from propfair.runs.environment import describe_environment, with_resume
 from propfair.runs.folder import RunFolder
-from propfair.runs.loggers import About, Logger, Sinks, flat, open_sinks
+from propfair.runs.loggers import About, Logger, Sinks, open_sinks
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
+from propfair.runs.toml import flat
 from propfair.runs.training import AfterRound, Recipe, Trained, fit
 
 

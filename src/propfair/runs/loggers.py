@@ -237,14 +237,6 @@ def evaluation_values(split: Split, evaluation: Evaluation, shares: FloatArray, 
     return values
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys."""
-    keys: dict[str, Any] = {}
-    for key, value in table.items():
-        keys |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return keys
-
-
 def _lines(rows: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)

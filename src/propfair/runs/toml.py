@@ -1,8 +1,8 @@
-"""Settings as TOML files."""
+"""Settings as TOML files, and as dotted keys."""
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +38,20 @@ def write_toml(content: Mapping[str, Any], prefix: str = "") -> str:
     parts = [text] if text else []
     parts += [write_toml(value, f"{prefix}.{key}" if prefix else key) for key, value in tables.items()]
     return "\n".join(parts)
+
+
+def flat(
+    table: Mapping[str, Any], prefix: str = "", *, whole: Callable[[Any], bool] = lambda _: False
+) -> dict[str, Any]:
+    """Nested settings as dotted keys; tables that count as one value, by `whole`, stay as they are.
+
+    >>> flat({"seed": 0, "data": {"name": "digits", "split": {"test": 0.2}}})
+    {'seed': 0, 'data.name': 'digits', 'data.split.test': 0.2}
+    """
+    keys: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not whole(value):
+            keys |= flat(value, f"{prefix}{key}.", whole=whole)
+        else:
+            keys[prefix + key] = value
+    return keys

@@ -31,7 +31,7 @@ from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Split
 from propfair.runs.config import RunConfig, make_config
 from propfair.runs.contestant import Contestant
-from propfair.runs.toml import read_toml
+from propfair.runs.toml import flat, read_toml
 from propfair.tuning.criteria import Criterion
 
 Selection = Literal["validation", "paper"]
@@ -217,7 +217,7 @@ def make_content(run: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable
 def _tunable(label: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Tunable:
     own = dict(own)
     name = own.pop("name", label)
-    settings = _flat(shared) | {key if "." in key else f"algorithm.{key}": v for key, v in _flat(own).items()}
+    settings = _settings(shared) | {key if "." in key else f"algorithm.{key}": v for key, v in _settings(own).items()}
     fixed: dict[str, Any] = {"algorithm": name}
     choices: dict[str, tuple[Value, ...] | Range] = {}
     for key, value in settings.items():
@@ -272,19 +272,13 @@ def _with_validation(run: dict[str, Any], selection: Selection) -> dict[str, Any
     return {**run, "data": {**run["data"], "split": {**usual, **split}}}
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _settings(table: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables as dotted keys; a table with `low` is a range."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict) and "low" in value:
+    keys = flat(table, whole=lambda value: "low" in value)
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
             try:
-                flat[prefix + key] = Range.model_validate(value)
+                keys[key] = Range.model_validate(value)
             except ValidationError as error:
-                raise ConfigError(
-                    f"{prefix + key}: a range is {{low, high, log}}; {error.errors()[0]['msg']}"
-                ) from None
-        elif isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+                raise ConfigError(f"{key}: a range is {{low, high, log}}; {error.errors()[0]['msg']}") from None
+    return keys
