@@ -20,7 +20,7 @@ from propfair.engines import vectorized
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from propfair.engines.stacked import gradients as stacked
-from propfair.engines.stacked.stacks import stacked_batches
+from propfair.engines.stacked.batches import stacked_batches
 from propfair.engines.vectorized import StackedProcessesSession, StackedSession, Vectorized
 from propfair.errors import ConfigError
 from tests.contract.test_algorithms import CASES

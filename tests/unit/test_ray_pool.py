@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from propfair.engines.ray import pool as ray_pool
-from propfair.engines.ray.pool import OnHang, Pool, Task
+from propfair.engines.ray.pool import ActorPool, ActorTask, OnHang
 from propfair.engines.session import Event
 from propfair.errors import TrainingError
 
@@ -75,18 +75,18 @@ class PlayedRay:
     available_resources = cluster_resources
 
 
-def pool(ray: Any, on_hang: OnHang = "wait", timeout: float = 0.0) -> tuple[Pool, list[Event]]:
+def pool(ray: Any, on_hang: OnHang = "wait", timeout: float = 0.0) -> tuple[ActorPool, list[Event]]:
     events: list[Event] = []
-    made = Pool(ray, ray.make, 2, timeout, on_hang, events)
+    made = ActorPool(ray, ray.make, 2, timeout, on_hang, events)
     made.start()
     return made, events
 
 
-def tasks(answers: list[Answer]) -> list[Task]:
-    return [Task("work", (f"task {i}", answer), (i,)) for i, answer in enumerate(answers)]
+def tasks(answers: list[Answer]) -> list[ActorTask]:
+    return [ActorTask("work", (f"task {i}", answer), (i,)) for i, answer in enumerate(answers)]
 
 
-def values(found: Pool, given: list[Task]) -> list[Any]:
+def values(found: ActorPool, given: list[ActorTask]) -> list[Any]:
     return [result for parts in found.run(given, 7) for _, result in parts]
 
 
@@ -126,9 +126,9 @@ def test_a_client_that_hangs_is_found_in_its_task_and_run_again() -> None:
     ray = PlayedRay()
     found, events = pool(ray, "retry", 0.02)
     hangs_twice: Answer = lambda tried: HANG if tried == 0 else 11  # noqa: E731
-    parts = [Task("work", ("a", lambda _: 10), (0,)), Task("work", ("b", hangs_twice), (1,))]
-    whole = Task("work", ("ab", lambda _: HANG), (0, 1), split=lambda: parts)
-    assert values(found, [whole, Task("work", ("c", lambda _: 12), (2,))]) == [10, 11, 12]
+    parts = [ActorTask("work", ("a", lambda _: 10), (0,)), ActorTask("work", ("b", hangs_twice), (1,))]
+    whole = ActorTask("work", ("ab", lambda _: HANG), (0, 1), split=lambda: parts)
+    assert values(found, [whole, ActorTask("work", ("c", lambda _: 12), (2,))]) == [10, 11, 12]
     assert [(event.kind, event.clients) for event in events] == [("rerun", (0, 1)), ("rerun", (1,))]
     assert ray.killed == 2
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from propfair.errors import ConfigError
 from propfair.federation.partition import Dirichlet, Iid
 from propfair.federation.ragged import Ragged
-from propfair.federation.split import Order, Splitter
+from propfair.federation.split import SplitOrder, Splitter
 
 LABELS = torch.arange(1000) % 10
 CLIENTS = Dirichlet(beta=0.5)(LABELS, 8, 0).clients
 
 
 @pytest.mark.parametrize("order", ["stratified", "per-class", "shuffled", "contiguous"])
-def test_parts_are_disjoint_and_complete(order: Order) -> None:
+def test_parts_are_disjoint_and_complete(order: SplitOrder) -> None:
     parts = Splitter(validation=0.1, test=0.25, order=order)(CLIENTS, LABELS, 0)
     for k in range(len(CLIENTS)):
         together = torch.cat([part[k] for part in parts]).sort().values
@@ -51,7 +51,7 @@ def test_stratified_keeps_training_on_rare_classes() -> None:
 
 
 @pytest.mark.parametrize("order", ["stratified", "per-class", "shuffled", "contiguous"])
-def test_validation_is_carved_out_of_train_and_leaves_test_alone(order: Order) -> None:
+def test_validation_is_carved_out_of_train_and_leaves_test_alone(order: SplitOrder) -> None:
     plain = Splitter(test=0.2, order=order)(CLIENTS, LABELS, 5)
     tuning = Splitter(test=0.2, validation=0.2, order=order)(CLIENTS, LABELS, 5)
     assert plain.test.values.equal(tuning.test.values)

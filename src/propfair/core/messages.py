@@ -146,9 +146,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Block:
-    """What a run of consecutive clients sends back. Clients that diverged take no part in any sum.
+    """What some consecutive clients of the cohort send back. Clients that diverged take no part in any sum.
 
-    `update` belongs to whoever gets the block, to be written to.
+    Whoever gets the block may write to `update`.
     """
 
     reports: Reports

@@ -21,7 +21,8 @@ from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes.engine import Processes, ProcessesSession, num_cores
 from propfair.engines.session import ENGINES, Engine
-from propfair.engines.stacked.stacks import Kind, NotBatchableError, SavedBytes, find_stack
+from propfair.engines.stacked.probe import NotBatchableError, SavedBytes, find_stack
+from propfair.engines.stacked.stacks import StackKind
 from propfair.engines.vectorized import Vectorized, VectorizedSession
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng
@@ -169,7 +170,7 @@ class Cost(NamedTuple):
 
 
 def measure_steps(model: FlatModel, work: Workload, job: Job) -> Cost:
-    """Client by client: a few steps of the largest client, no more than it will take, thrown away."""
+    """What a step takes client by client, from a few steps of the largest client whose result is not used."""
     lengths = work.federation.train.lengths[list(job.clients)]
     position = int(lengths.argmax())
     most, clock = int(_steps(work, job)[position]), _clock(work)
@@ -197,11 +198,11 @@ class StackedCost(NamedTuple):
 
     seconds: float
     bytes: int
-    kind: Kind
+    kind: StackKind
 
 
 def measure_stacked(model: FlatModel, work: Workload, job: Job, engine: Vectorized) -> StackedCost | None:
-    """All clients at once: two steps, a few times, thrown away; None if they can't be stacked."""
+    """What a step takes in a stack of all clients, from two steps whose result is not used; None: can't be stacked."""
     num_steps, clock = min(2, int(_steps(work, job).min())), _clock(work)
     few = replace(work, local=replace(work.local, steps=num_steps))
     with torch_threads(1), untouched_global_rng():
@@ -230,7 +231,10 @@ def _steps(work: Workload, job: Job) -> NDArray[np.int64]:
 
 
 def _clock(work: Workload) -> Callable[[], float]:
-    """The time of this thread alone, so that what else the machine does can't change a choice; for a GPU, all time."""
+    """A clock that counts this thread's own processor time, so that a busy machine can't change a choice.
+
+    On a GPU, where the processor waits, it is the time of day.
+    """
     return time.thread_time if torch.device(work.device).type == "cpu" else time.perf_counter
 
 

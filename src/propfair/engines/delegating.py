@@ -19,7 +19,7 @@ class DelegatingSession(Session):
         inner.events, inner.notes = self.events, self.notes
 
     def go_on_with(self, session: Session) -> None:
-        """Let another session take over, with what clients remember."""
+        """Close the session that did the work so far, and leave the rest to another one; memories move over."""
         session.restore(self.inner.memories)
         session.events, session.notes = self.events, self.notes
         self.inner.close()

@@ -99,11 +99,11 @@ class Session(ABC):
         return self._memories
 
     def restore(self, memories: Mapping[ClientId, Memory]) -> None:
-        """Continue with these memories."""
+        """Take these as what clients kept from earlier rounds, as after a checkpoint."""
         self._memories = {client: dict(memory) for client, memory in memories.items()}
 
     def note(self, line: str, level: int = logging.WARNING) -> None:
-        """Tell the user."""
+        """Tell the user something about how clients are run: in the log and in the record of the run."""
         self.notes.append(line)
         logging.getLogger("propfair").log(level, line)
 

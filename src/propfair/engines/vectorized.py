@@ -9,9 +9,10 @@ from propfair.core.params import FlatModel
 from propfair.engines.delegating import DelegatingSession
 from propfair.engines.inprocess import InProcessSession, torch_threads
 from propfair.engines.processes.engine import Processes, ProcessesSession, num_cores
-from propfair.engines.processes.worker import TrainStack
+from propfair.engines.processes.worker import TrainStackTask
 from propfair.engines.session import ENGINES, Engine
-from propfair.engines.stacked.stacks import Kind, NotBatchableError, Stack, find_stack, reduce_stack
+from propfair.engines.stacked.probe import NotBatchableError, find_stack
+from propfair.engines.stacked.stacks import Stack, StackKind, reduce_stack
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng
 
@@ -47,7 +48,7 @@ class Vectorized(Engine):
         return VectorizedSession(model, work, self)
 
     def start_stacks(
-        self, model: FlatModel, work: Workload, kind: Kind, client_bytes: int, cohort: int, script: bool = True
+        self, model: FlatModel, work: Workload, kind: StackKind, client_bytes: int, cohort: int, script: bool = True
     ) -> "StackedSession | StackedProcessesSession":
         """A session for a workload that can be stacked."""
         workers = min(self.workers or num_cores(), cohort)
@@ -89,12 +90,12 @@ class StackOptions:
     """How clients are stacked.
 
     Attributes:
-        kind: of stack.
-        clients: at most, in a stack.
-        room: bytes for inputs.
+        kind: how their gradients are computed.
+        clients: how many there are in a stack at most.
+        room: bytes that the inputs read ahead may take.
     """
 
-    kind: Kind
+    kind: StackKind
     clients: int
     room: int
 
@@ -143,11 +144,11 @@ class StackedProcessesSession(ProcessesSession):
                 yield self._wave(job, range(start, min(start + self._exchange.layout.num_slots, len(job.clients))))
 
     def _wave(self, job: Job, positions: range) -> Block:
-        """As many clients as there are slots."""
+        """Train the clients at these positions, no more than there are slots for updates in shared memory."""
         size = min(self._options.clients, -(-len(positions) // self._num_workers))
         parts = [positions[k : k + size] for k in range(0, len(positions), size)]
         tasks = [
-            TrainStack(
+            TrainStackTask(
                 part.start - positions.start, job.round, job.clients[part.start : part.stop],
                 Orders.of(job.orders[part.start : part.stop]),
                 [c in self._memories for c in job.clients[part.start : part.stop]],
@@ -159,11 +160,11 @@ class StackedProcessesSession(ProcessesSession):
         def lay_out(number: int) -> None:
             for k, client in enumerate(tasks[number].clients, tasks[number].slot):
                 if client in self._memories:
-                    self._exchange.remember(k, self._memories[client])
+                    self._exchange.put_memory(k, self._memories[client])
 
         results = self._pool.map(tasks, [len(part) for part in parts], len(tasks), self._note_death, lay_out)
         reports = Reports.joined(list(results))
         if self._exchange.layout.personal:
             for slot, client in enumerate(job.clients[positions.start : positions.stop]):
-                self._memories[client] = self._exchange.recall(slot)
+                self._memories[client] = self._exchange.copy_memory(slot)
         return reduce_stack(job, positions, reports, self._exchange.updates(len(positions)))

@@ -10,7 +10,7 @@ from torch import Tensor
 from propfair.errors import ConfigError
 from propfair.federation.ragged import Ragged
 
-Order = Literal["stratified", "per-class", "shuffled", "contiguous"]
+SplitOrder = Literal["stratified", "per-class", "shuffled", "contiguous"]
 
 
 class Splits(NamedTuple):
@@ -40,7 +40,7 @@ class Splitter:
 
     validation: float = 0.0
     test: float = 0.2
-    order: Order = "stratified"
+    order: SplitOrder = "stratified"
     gap: int = 0
 
     def __post_init__(self) -> None:

@@ -156,7 +156,7 @@ def client_app(
         here = _current("client_app")
         at = here.instruction
         num_clients = _place(context)[1]
-        work = Workload(_federation(at.client, num_clients, data(context)), at.algorithm, at.local, at.seed, loss)
+        work = Workload(_OwnData.of(at.client, num_clients, data(context)), at.algorithm, at.local, at.seed, loss)
         session = InProcessSession(FlatModel(model()), work)
         params, buffers = session.model.vectors(_arrays(message))
         session.restore({at.client: memory} if (memory := _load_memory(context)) else {})
@@ -173,7 +173,7 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         client, num_clients = _place(context)
-        federation = _federation(client, num_clients, data(context))
+        federation = _OwnData.of(client, num_clients, data(context))
         session = InProcessSession(FlatModel(model()), Workload(federation, FedAvg(), LocalTraining(), loss=loss))
         result = session.evaluate(*session.model.vectors(_arrays(message)), "test", [client])
         metrics = {"loss": float(result.loss[0]), "accuracy": float(result.accuracy[0])}
@@ -284,21 +284,26 @@ def _measure(
     return float(batch_loss(instruction.algorithm, torch.cat(parts)))
 
 
-def _federation(client: ClientId, num_clients: int, data: Data) -> Federation:
-    """The client's own data at its place among the clients. The lists of the others are never looked at."""
-    present = [split for split in SPLITS if split in data]
-    sizes = [len(data[split][1]) for split in present]
-    x, y = (torch.cat([data[split][part] for split in present]) for part in (0, 1))
-    mine = dict(zip(present, torch.split(torch.arange(len(y)), sizes), strict=True))
-    nothing = torch.empty(0, dtype=torch.int64)
-    one = torch.zeros(1, dtype=torch.int64)  # every client must have an example
+class _OwnData(Federation):
+    """A federation as one of its clients sees it: its own examples under its own number, and nothing of the others."""
 
-    def lists(split: Split, others: Tensor) -> Ragged:
-        return Ragged.of([mine.get(split, nothing) if k == client else others for k in range(num_clients)])
+    def __post_init__(self) -> None:
+        """The others may well have no examples here."""
 
-    examples = ArrayExamples(x, y, num_classes=0 if y.is_floating_point() else int(y.max()) + 1)
-    names = tuple(map(str, range(num_clients)))
-    return Federation(examples, names, lists("train", one), lists("validation", nothing), lists("test", nothing))
+    @staticmethod
+    def of(client: ClientId, num_clients: int, data: Data) -> "_OwnData":
+        present = [split for split in SPLITS if split in data]
+        x, y = (torch.cat([data[split][part] for split in present]) for part in (0, 1))
+        sizes = [len(data[split][1]) for split in present]
+        mine = dict(zip(present, torch.split(torch.arange(len(y)), sizes), strict=True))
+        nothing = torch.empty(0, dtype=torch.int64)
+
+        def lists(split: Split) -> Ragged:
+            return Ragged.of([mine.get(split, nothing) if k == client else nothing for k in range(num_clients)])
+
+        examples = ArrayExamples(x, y, num_classes=0 if y.is_floating_point() else int(y.max()) + 1)
+        names = tuple(map(str, range(num_clients)))
+        return _OwnData(examples, names, lists("train"), lists("validation"), lists("test"))
 
 
 def _arrays(message: Message) -> dict[str, Tensor]:

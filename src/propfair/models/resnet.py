@@ -87,7 +87,7 @@ class ResNet20(_ResNet):
     stem: Stem = "cifar"
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
@@ -128,8 +128,8 @@ class ResNet(nn.Module):
         stages: list[str] = []
         for stage, depth in enumerate(blocks):
             after = width * 2**stage
-            made = [Block(before, after, 1 if stage == 0 else 2, groups)]
-            made += [Block(after, after, 1, groups) for _ in range(depth - 1)]
+            made = [ResidualBlock(before, after, 1 if stage == 0 else 2, groups)]
+            made += [ResidualBlock(after, after, 1, groups) for _ in range(depth - 1)]
             stages.append(f"layer{stage + 1}")
             self.add_module(stages[-1], nn.Sequential(*made))
             before = after

@@ -10,11 +10,11 @@ from torch.nn import functional
 from propfair.errors import ConfigError
 
 Size = tuple[int, int]  # height, width
-Order = tuple[int, int, int, int]
+AxisOrder = tuple[int, int, int, int]
 
-AS_IS: Order = (0, 1, 2, 3)  # [out, in, kh, kw]
-CHANNELS_LAST: Order = (0, 2, 3, 1)  # [out, kh, kw, in]
-TAPS_FIRST: Order = (2, 3, 1, 0)  # [kh, kw, in, out]
+AS_IS: AxisOrder = (0, 1, 2, 3)  # [out, in, kh, kw]
+CHANNELS_LAST: AxisOrder = (0, 2, 3, 1)  # [out, kh, kw, in]
+TAPS_FIRST: AxisOrder = (2, 3, 1, 0)  # [kh, kw, in, out]
 
 
 class Place(NamedTuple):
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
     rows: slice
     cols: slice
-    order: Order
+    order: AxisOrder
 
     def take(self, full: Tensor) -> Tensor:
         """The stored form."""
@@ -101,7 +101,7 @@ def axes(conv: nn.Conv2d, size: Size) -> tuple[Axis, Axis] | None:
 class FixedSize(nn.Module):
     """A convolution for one input size. Its weight keeps its name, and its bias is the original one."""
 
-    order: Order = AS_IS
+    order: AxisOrder = AS_IS
 
     def __init__(self, conv: nn.Conv2d, rows: Axis, cols: Axis) -> None:
         super().__init__()

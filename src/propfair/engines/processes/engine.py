@@ -27,7 +27,7 @@ from propfair.engines.processes import launcher
 from propfair.engines.processes import worker as program
 from propfair.engines.processes.launcher import WorkerProcess
 from propfair.engines.processes.shared import SharedMemory, pack
-from propfair.engines.processes.worker import Exchange, Failure, Layout, Measure, Setup, Train, TrainStack
+from propfair.engines.processes.worker import Exchange, Failure, Layout, MeasureTask, Setup, TrainStackTask, TrainTask
 from propfair.engines.session import ENGINES, Engine, Event, Session
 from propfair.errors import ConfigError, TrainingError
 
@@ -71,11 +71,11 @@ class ProcessesSession(Session):
     """See `Processes`. Workers start at once and in parallel; the first task waits for them.
 
     Args:
-        model: its workspace in this process, which is left alone.
+        model: what clients train; the workers get copies, and this one is not touched.
         work: what clients need.
         engine: the options.
         script: import the user's script into the workers if the model or the loss are defined there.
-        num_slots: places for updates on their way; 0: as many as keep the workers busy.
+        num_slots: how many updates may wait in shared memory at a time; 0: as many as keep the workers busy.
     """
 
     def __init__(
@@ -88,35 +88,35 @@ class ProcessesSession(Session):
         self._exchange = Exchange(layout, SharedMemory(layout.size))
         self._memory = [world, self._exchange.memory]
         setup = Setup(sys.path, str(Path.cwd()), engine.threads, main, world.size, layout)
-        self._pool = Pool(engine.num_workers, setup, [memory.fd for memory in self._memory])
+        self._pool = ProcessPool(engine.num_workers, setup, [memory.fd for memory in self._memory])
         give_back_memory()
         self._version = self._round = 0
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes that are up."""
+        """The process ids of the workers that have started."""
         return [worker.pid for worker in self._pool.workers if worker.pid is not None]
 
     @property
     def ready(self) -> bool:
-        """All workers are up."""
+        """Whether all workers have started."""
         return self._pool.is_up()
 
     def wait_until_ready(self) -> None:
-        """Until then the first tasks would wait."""
+        """Block until all workers have started, so that the start does not count as part of the first round."""
         self._pool.is_up(wait_for_it=True)
 
     def train(self, job: Job) -> Iterator[Block]:
         self._send(job)
         slots = self._exchange.layout.num_slots
         tasks = [
-            Train(position % slots, job.round, client, order, client in self._memories)
+            TrainTask(position % slots, job.round, client, order, client in self._memories)
             for position, (client, order) in enumerate(zip(job.clients, job.orders, strict=True))
         ]
 
         def lay_out(number: int) -> None:
             if tasks[number].has_memory:
-                self._exchange.remember(tasks[number].slot, self._memories[tasks[number].client])
+                self._exchange.put_memory(tasks[number].slot, self._memories[tasks[number].client])
 
         reports = self._pool.map(tasks, self._costs(job), slots, self._note_death, lay_out, ahead=1)
 
@@ -124,7 +124,7 @@ class ProcessesSession(Session):
             for position in positions:
                 report, slot = next(reports), tasks[position].slot
                 if self._exchange.layout.personal:
-                    self._memories[report.client] = self._exchange.recall(slot)
+                    self._memories[report.client] = self._exchange.copy_memory(slot)
                 update = self._exchange.update(slot)
                 yield report, update["params"], update["buffers"]
 
@@ -135,17 +135,17 @@ class ProcessesSession(Session):
 
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
         self._load(params, buffers)
-        tasks = [Measure(None, self._version, [batch.numpy()]) for batch in batches]
+        tasks = [MeasureTask(None, self._version, [batch.numpy()]) for batch in batches]
         results = self._pool.map(tasks, [len(batch) for batch in batches], len(tasks), self._note_death)
         return [torch.from_numpy(result[0]) for result in results]
 
     def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         slots = self._exchange.layout.num_slots
-        tasks = [Measure(i % slots, 0, [batch.numpy() for batch in few]) for i, few in enumerate(batches)]
+        tasks = [MeasureTask(i % slots, 0, [batch.numpy() for batch in few]) for i, few in enumerate(batches)]
         costs = [sum(len(batch) for batch in few) for few in batches]
 
         def lay_out(number: int) -> None:
-            self._exchange.remember(number % slots, models[number])
+            self._exchange.put_memory(number % slots, models[number])
 
         results = self._pool.map(tasks, costs, slots, self._note_death, lay_out)
         return [[torch.from_numpy(batch) for batch in result] for result in results]
@@ -174,8 +174,8 @@ class ProcessesSession(Session):
         return [int(cost) for cost in costs]
 
     def _note_death(self, code: int | None, tasks: list[Any]) -> None:
-        clients = tuple(task.client for task in tasks if isinstance(task, Train))
-        clients += tuple(client for task in tasks if isinstance(task, TrainStack) for client in task.clients)
+        clients = tuple(task.client for task in tasks if isinstance(task, TrainTask))
+        clients += tuple(client for task in tasks if isinstance(task, TrainStackTask) for client in task.clients)
         self.events.append(
             Event(self._round, "rerun", clients, f"a worker process ended with code {code} and was replaced")
         )
@@ -184,7 +184,7 @@ class ProcessesSession(Session):
 NoteDeath = Callable[[int | None, list[Any]], None]  # exit code, tasks
 
 
-class Pool:
+class ProcessPool:
     """Worker processes, and tasks mapped over them.
 
     Args:
@@ -240,7 +240,7 @@ class Pool:
         return True
 
     def drop_unfinished(self) -> None:
-        """End workers whose results nobody waits for any more."""
+        """End the workers that still run tasks of a round that was given up; new ones take their place."""
         busy = [worker for worker in self.workers if worker.tasks]
         self.workers[:] = [worker for worker in self.workers if not worker.tasks]
         _end(busy)
@@ -263,7 +263,7 @@ class Pool:
                     worker.connection.send((number, tasks[number]))
 
     def _receive(self, results: dict[int, Any], tasks: Sequence[Any], note_death: NoteDeath) -> list[int]:
-        """Wait for news; the numbers of tasks that were lost with their worker."""
+        """Wait until some worker has a result or has died; returns the numbers of tasks lost with their worker."""
         lost = []
         heard = wait([worker.connection for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.connection in heard]:

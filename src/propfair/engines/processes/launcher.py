@@ -29,7 +29,7 @@ _FORK, _END, _END_AND_TELL = b"F", b"E", b"T"
 
 
 class Launcher:
-    """The parent's side. The launcher ends with this process, and workers end with the launcher."""
+    """The launcher as this process sees it. It ends with this process, and the workers end with it."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()

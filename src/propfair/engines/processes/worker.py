@@ -24,7 +24,7 @@ from propfair.core.messages import Orders, Report, Reports
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
 from propfair.engines.processes.shared import SharedMemory, padded, unpack
-from propfair.engines.stacked.stacks import Kind, Stack
+from propfair.engines.stacked.stacks import Stack, StackKind
 
 starting = False  # True in a worker while it imports the user's script
 
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
 
 
 class Exchange:
-    """What parent and workers write for each other."""
+    """The memory through which the main process and its workers pass models and updates to each other."""
 
     def __init__(self, layout: Layout, memory: SharedMemory) -> None:
         self.layout, self.memory = layout, memory
@@ -74,12 +74,12 @@ class Exchange:
         rows = self.memory.tensor((1 + first) * self.layout.row, (count, width), self.layout.dtype)
         return rows[:, : self.layout.num_params]
 
-    def remember(self, slot: int, memory: Memory) -> None:
+    def put_memory(self, slot: int, memory: Memory) -> None:
         """Put a client's memory into its slot."""
         for name, tensor in self.personal(slot).items():
             tensor.copy_(memory[name])
 
-    def recall(self, slot: int) -> Memory:
+    def copy_memory(self, slot: int) -> Memory:
         """A copy of the memory of the client in this slot."""
         return {name: tensor.clone() for name, tensor in self.personal(slot).items()}
 
@@ -100,7 +100,7 @@ class Setup(NamedTuple):
     layout: Layout
 
 
-class Train(NamedTuple):
+class TrainTask(NamedTuple):
     """Run a client; leave its update in the slot."""
 
     slot: int
@@ -110,7 +110,7 @@ class Train(NamedTuple):
     has_memory: bool
 
 
-class TrainStack(NamedTuple):
+class TrainStackTask(NamedTuple):
     """Run clients in a stack; leave their updates in consecutive slots."""
 
     slot: int
@@ -118,12 +118,12 @@ class TrainStack(NamedTuple):
     clients: tuple[ClientId, ...]
     orders: Orders
     has_memory: list[bool]
-    kind: Kind
+    kind: StackKind
     room: int  # bytes for inputs
 
 
-class Measure(NamedTuple):
-    """Measure batches under the model sent out, or under the personal model in a slot."""
+class MeasureTask(NamedTuple):
+    """MeasureTask batches under the model sent out, or under the personal model in a slot."""
 
     slot: int | None
     version: int  # of the model sent out: loaded once, not for each batch
@@ -133,7 +133,7 @@ class Measure(NamedTuple):
 class Failure(NamedTuple):
     """An exception in a worker."""
 
-    error: Exception | None  # None: it does not survive the journey
+    error: Exception | None  # None: it can't be pickled
     text: str
 
 
@@ -143,21 +143,21 @@ def serve(connection: Connection, fds: list[int]) -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         connection.send((None, os.getpid()))
         try:
-            worker = Worker(connection.recv(), *fds)
+            runner = TaskRunner(connection.recv(), *fds)
         except Exception as error:
             connection.send((None, _failure(error)))
             return
         while True:
             number, task = connection.recv()
             try:
-                result = worker.run(task)
+                result = runner.run(task)
             except Exception as error:
                 result = _failure(error)
             connection.send((number, result))
 
 
-class Worker:
-    """A model, all clients' data, and a view of the exchange memory."""
+class TaskRunner:
+    """Runs the tasks of one worker process, with its own model, all clients' data and the memory for exchange."""
 
     def __init__(self, setup: Setup, world_fd: int, exchange_fd: int) -> None:
         keep_freed_memory()
@@ -173,14 +173,14 @@ class Worker:
         self._loaded: int | None = None
         self._stack: Stack | None = None
 
-    def run(self, task: Train | TrainStack | Measure) -> Any:
-        """A report, reports of a stack, or measured batches."""
-        if isinstance(task, Measure):
+    def run(self, task: TrainTask | TrainStackTask | MeasureTask) -> Any:
+        """Do a task; the result is a report, the reports of a stack, or measured batches."""
+        if isinstance(task, MeasureTask):
             return self._measure(task)
         self._loaded = None
-        return self._train(task) if isinstance(task, Train) else self._train_stack(task)
+        return self._train(task) if isinstance(task, TrainTask) else self._train_stack(task)
 
-    def _train(self, task: Train) -> Report:
+    def _train(self, task: TrainTask) -> Report:
         received, update = self.exchange.received, self.exchange.update(task.slot)
         report, _, memory = run_client(
             self.model, self.work, task.round, task.order, task.client, received["params"], received["buffers"],
@@ -188,10 +188,10 @@ class Worker:
         )  # fmt: skip
         update["buffers"].copy_(self.model.buffers)
         if memory is not None:
-            self.exchange.remember(task.slot, memory)
+            self.exchange.put_memory(task.slot, memory)
         return report
 
-    def _train_stack(self, task: TrainStack) -> Reports:
+    def _train_stack(self, task: TrainStackTask) -> Reports:
         if self._stack is None:
             self._stack = Stack(task.kind, self.model, self.work)
         received, slots = self.exchange.received, range(task.slot, task.slot + len(task.clients))
@@ -205,10 +205,10 @@ class Worker:
         self.exchange.updates(len(slots), task.slot).copy_(deltas)
         if own is not None:
             for slot, params in zip(slots, own, strict=True):
-                self.exchange.remember(slot, {"params": params, "buffers": received["buffers"]})
+                self.exchange.put_memory(slot, {"params": params, "buffers": received["buffers"]})
         return reports
 
-    def _measure(self, task: Measure) -> list[NDArray[np.float32]]:
+    def _measure(self, task: MeasureTask) -> list[NDArray[np.float32]]:
         if task.slot is not None or self._loaded != task.version:
             own = self.exchange.received if task.slot is None else self.exchange.personal(task.slot)
             self.model.load(own["params"], own["buffers"])

@@ -28,7 +28,7 @@ from propfair.core.evaluation import Evaluation
 from propfair.core.messages import BLOCK, Block, Job, Reply, Report, Reports, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcessSession, torch_threads
-from propfair.engines.ray.pool import OnHang, Pool, Task, connected
+from propfair.engines.ray.pool import ActorPool, ActorTask, OnHang, connected
 from propfair.engines.session import ENGINES, Engine, Session
 from propfair.errors import ConfigError
 from propfair.federation.federation import Split
@@ -93,10 +93,10 @@ class RaySession(Session):
             on_worker = replace(work, device="cuda" if options.gpus else work.device)
             parcel = self._ray.put(_wrap(self._ray, on_worker))
             module = self._ray.put(self._ray.cloudpickle.dumps(copy.deepcopy(model.module).cpu()))
-            remote = self._ray.remote(_Worker).options(
+            remote = self._ray.remote(_Actor).options(
                 num_cpus=options.cpus, num_gpus=options.gpus, scheduling_strategy="SPREAD", max_restarts=0
             )
-            self._pool = Pool(
+            self._pool = ActorPool(
                 self._ray, lambda: remote.remote(parcel, module, options.threads),
                 options.workers or _room(self._ray, options), options.timeout, options.on_hang, self.events,
             )  # fmt: skip
@@ -137,7 +137,7 @@ class RaySession(Session):
             for start in range(block.start, block.stop, size)
         ], "run_clients"
 
-    def _task(self, method: str, job: Job, piece: range, model: Any) -> Task:
+    def _task(self, method: str, job: Job, piece: range, model: Any) -> ActorTask:
         """One piece; the model is a reference, so that it is sent to each machine once."""
         chosen = slice(piece.start, piece.stop)
         clients = job.clients[chosen]
@@ -146,7 +146,7 @@ class RaySession(Session):
             weights=None if job.weights is None else job.weights[chosen].clone(), share=job.share[chosen].clone(),
         )  # fmt: skip
         memories = {client: _pack(self._memories[client]) for client in clients if client in self._memories}
-        return Task(
+        return ActorTask(
             method, (model, part, memories), clients,
             split=lambda: [self._task("run_clients", job, range(one, one + 1), model) for one in piece],
         )  # fmt: skip
@@ -155,13 +155,13 @@ class RaySession(Session):
         model = self._put_model(params, buffers)
         size = max(1, len(batches) // (TASKS_PER_WORKER * self._pool.size))
         tasks = [
-            Task("measure", (model, list(batches[start : start + size]))) for start in range(0, len(batches), size)
+            ActorTask("measure", (model, list(batches[start : start + size]))) for start in range(0, len(batches), size)
         ]
         return [values.tensor() for parts in self._pool.run(tasks, 0) for _, several in parts for values in several]
 
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         tasks = [
-            Task(
+            ActorTask(
                 "measure_personal",
                 (split, some, {client: _pack(self._memories[client]) for client in some if client in self._memories}),
             )
@@ -219,8 +219,8 @@ class _Answer(NamedTuple):
     memories: dict[ClientId, _PackedMemory]
 
 
-class _Worker:
-    """The actor: an in-process session of its own."""
+class _Actor:
+    """What runs in each Ray worker: an in-process session that gets its jobs from the main process."""
 
     def __init__(self, parcel: Any, module: bytes, threads: int) -> None:
         work = _unwrap(parcel)
@@ -258,7 +258,7 @@ class _Worker:
         return _Answer(sent, {client: _pack(memory) for client, memory in self._session.memories.items()})
 
 
-def _replies(task: Task, answer: _Answer | None, job: Job) -> list[Reply]:
+def _replies(task: ActorTask, answer: _Answer | None, job: Job) -> list[Reply]:
     if answer is None:
         return [(Report.none(task.clients[0]), job.params[:0], job.buffers[:0])]
     return [

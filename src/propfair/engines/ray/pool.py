@@ -28,17 +28,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Task:
+class ActorTask:
     """A call of one method of a worker, on behalf of some clients."""
 
     method: str
     arguments: tuple[Any, ...]
     clients: tuple[ClientId, ...] = ()
-    split: Callable[[], list["Task"]] | None = None  # one task for each client, to find the one that hangs
+    split: Callable[[], list["ActorTask"]] | None = None  # one task for each client, to find the one that hangs
 
 
 @dataclass(eq=False)
-class _Worker:
+class _ActorHandle:
+    """A worker and the tasks that it has been given."""
+
     actor: Any
     start: Any  # the reference that is there when the worker is
     ready: bool = False
@@ -49,8 +51,8 @@ class _Worker:
 _Key = tuple[int, int]  # position of a task, and of its part if it was split
 
 
-class Pool:
-    """Workers of one kind.
+class ActorPool:
+    """Ray actors that do tasks for a session, and are replaced when they die or hang.
 
     Args:
         ray: the module.
@@ -70,7 +72,7 @@ class Pool:
         self._on_hang = on_hang
         self._failed_starts, self._reason = 0, ""
         self._without_workers_since = 0.0
-        self._workers: list[_Worker] = []
+        self._workers: list[_ActorHandle] = []
 
     def start(self) -> None:
         """Ask for the workers and wait for the first one; the others join as they come."""
@@ -78,21 +80,21 @@ class Pool:
         for _ in range(self.size):
             self._add_worker()
         while not any(worker.ready for worker in self._workers):
-            self._wait(_Progress([], 0))
+            self._wait(_Results([], 0))
 
-    def run(self, tasks: list[Task], round_: int) -> Iterator[list[tuple[Task, Any]]]:
+    def run(self, tasks: list[ActorTask], round_: int) -> Iterator[list[tuple[ActorTask, Any]]]:
         """The results in the order of the tasks, whatever happens to workers. A task that was split gives several.
 
         The result of a client that was dropped is None.
         """
-        progress = _Progress(tasks, round_)
+        results = _Results(tasks, round_)
         for worker in self._workers:
             worker.at_hand.clear()  # of a run that was given up
         for position in range(len(tasks)):
-            while not progress.is_done(position):
-                self._hand_out(progress, position + DEPTH * DEPTH * self.size)
-                self._wait(progress)
-            yield progress.take(position)
+            while not results.is_done(position):
+                self._hand_out(results, position + DEPTH * DEPTH * self.size)
+                self._wait(results)
+            yield results.take(position)
 
     def close(self) -> None:
         """Stop all workers."""
@@ -101,22 +103,22 @@ class Pool:
                 self._ray.kill(worker.actor)
         self._workers.clear()
 
-    def _hand_out(self, progress: "_Progress", end: int) -> None:
+    def _hand_out(self, results: "_Results", end: int) -> None:
         """Give work to workers, never beyond `end`: results that can't be used yet take memory."""
         for depth in range(DEPTH):
             for worker in self._workers:
-                if worker.ready and len(worker.at_hand) == depth and (key := progress.next_before(end)) is not None:
-                    task = progress.task(key)
+                if worker.ready and len(worker.at_hand) == depth and (key := results.next_before(end)) is not None:
+                    task = results.task(key)
                     if not worker.at_hand:
                         worker.since = time.monotonic()
                     worker.at_hand[getattr(worker.actor, task.method).remote(*task.arguments)] = key
 
-    def _wait(self, progress: "_Progress") -> None:
-        """Until one thing has happened: a worker came, a result came, a worker died, a client hung."""
+    def _wait(self, results: "_Results") -> None:
+        """Block until a worker has started, sent a result or died, or until a client takes too long; deal with it."""
         now = time.monotonic()
         owner = {worker.start: worker for worker in self._workers if not worker.ready}
         owner |= {reference: worker for worker in self._workers for reference in worker.at_hand}
-        until = min((self._deadline(worker, progress) for worker in self._workers), default=math.inf)
+        until = min((self._deadline(worker, results) for worker in self._workers), default=math.inf)
         if not any(worker.ready for worker in self._workers):
             until = self._without_workers_since + START_SECONDS
             if not owner:
@@ -126,76 +128,76 @@ class Pool:
         wait = None if until == math.inf else max(0.0, until - now)
         done, _ = self._ray.wait(list(owner), num_returns=1, timeout=wait)
         if done:
-            self._receive(done[0], owner[done[0]], progress)
-        for worker in [w for w in self._workers if self._deadline(w, progress) < time.monotonic()]:
-            self._stop_hung(worker, progress)
+            self._receive(done[0], owner[done[0]], results)
+        for worker in [w for w in self._workers if self._deadline(w, results) < time.monotonic()]:
+            self._stop_hung(worker, results)
 
-    def _receive(self, reference: Any, worker: _Worker, progress: "_Progress") -> None:
+    def _receive(self, reference: Any, worker: _ActorHandle, results: "_Results") -> None:
         errors = self._ray.exceptions
         try:
             result = self._ray.get(reference)
         except errors.RayTaskError as error:  # the program failed, not the machine
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
         except errors.RayError as error:
-            self._replace_dead(worker, progress, _said(error))
+            self._replace_dead(worker, results, _said(error))
         else:
             if reference in worker.at_hand:
-                progress.put(worker.at_hand.pop(reference), result)
+                results.put(worker.at_hand.pop(reference), result)
                 worker.since = time.monotonic()
             else:
                 worker.ready, self._failed_starts = True, 0
 
-    def _replace_dead(self, worker: _Worker, progress: "_Progress", reason: str) -> None:
+    def _replace_dead(self, worker: _ActorHandle, results: "_Results", reason: str) -> None:
         keys = self._remove(worker)
         if not worker.ready:
             self._failed_starts += 1
             self._reason = reason
             log.warning("a Ray worker could not be started: %s", reason)
         elif keys:
-            clients = tuple(client for key in keys for client in progress.task(key).clients)
-            self._note(progress, "rerun", clients, f"a Ray worker died ({reason}); its clients are run again")
-            progress.again(keys[0], f"took a Ray worker down ({reason})")  # only this one was running
-            progress.give_back(keys)
+            clients = tuple(client for key in keys for client in results.task(key).clients)
+            self._note(results, "rerun", clients, f"a Ray worker died ({reason}); its clients are run again")
+            results.again(keys[0], f"took a Ray worker down ({reason})")  # only this one was running
+            results.give_back(keys)
         if self._failed_starts < TRIES:
             self._add_worker()
 
-    def _stop_hung(self, worker: _Worker, progress: "_Progress") -> None:
+    def _stop_hung(self, worker: _ActorHandle, results: "_Results") -> None:
         self._ray.kill(worker.actor)
         first, *others = self._remove(worker)
         self._add_worker()
-        progress.give_back(others)
-        task = progress.task(first)
+        results.give_back(others)
+        task = results.task(first)
         limit = f"more than timeout={self._timeout:g} s"
         if task.split is not None and len(task.clients) > 1:
-            self._note(progress, "rerun", task.clients, f"a client took {limit}; each is run by itself to find it")
-            progress.split(first)
+            self._note(results, "rerun", task.clients, f"a client took {limit}; each is run by itself to find it")
+            results.split(first)
         elif self._on_hang == "drop":
-            self._note(progress, "lost", task.clients, f"took {limit} and is dropped from the round")
-            progress.put(first, None)
+            self._note(results, "lost", task.clients, f"took {limit} and is dropped from the round")
+            results.put(first, None)
         else:
-            self._note(progress, "rerun", task.clients, f"took {limit} and is run again")
-            progress.again(first, f"took {limit}; use on_hang='drop' to go on without it")
-            progress.give_back([first])
+            self._note(results, "rerun", task.clients, f"took {limit} and is run again")
+            results.again(first, f"took {limit}; use on_hang='drop' to go on without it")
+            results.give_back([first])
 
-    def _deadline(self, worker: _Worker, progress: "_Progress") -> float:
+    def _deadline(self, worker: _ActorHandle, results: "_Results") -> float:
         if not worker.at_hand:
             return math.inf
-        clients = progress.task(next(iter(worker.at_hand.values()))).clients
+        clients = results.task(next(iter(worker.at_hand.values()))).clients
         return worker.since + self._timeout * len(clients) if clients else math.inf
 
     def _add_worker(self) -> None:
         actor = self._make()
-        self._workers.append(_Worker(actor, actor.ready.remote()))
+        self._workers.append(_ActorHandle(actor, actor.ready.remote()))
 
-    def _remove(self, worker: _Worker) -> list[_Key]:
+    def _remove(self, worker: _ActorHandle) -> list[_Key]:
         self._workers.remove(worker)
         if not any(other.ready for other in self._workers):
             self._without_workers_since = time.monotonic()
         return list(worker.at_hand.values())
 
-    def _note(self, progress: "_Progress", kind: str, clients: tuple[ClientId, ...], detail: str) -> None:
-        log.warning("round %d, clients %s: %s", progress.round, ", ".join(map(str, clients)) or "-", detail)
-        self._events.append(Event(progress.round, kind, clients, detail))
+    def _note(self, results: "_Results", kind: str, clients: tuple[ClientId, ...], detail: str) -> None:
+        log.warning("round %d, clients %s: %s", results.round, ", ".join(map(str, clients)) or "-", detail)
+        self._events.append(Event(results.round, kind, clients, detail))
 
     def _room(self) -> str:
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
@@ -211,17 +213,17 @@ def _said(error: Exception) -> str:
     return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[0])
 
 
-class _Progress:
+class _Results:
     """The tasks of one run: what waits, what is done."""
 
-    def __init__(self, tasks: list[Task], round_: int) -> None:
+    def __init__(self, tasks: list[ActorTask], round_: int) -> None:
         self.round = round_
-        self._parts: list[list[Task]] = [[task] for task in tasks]
+        self._parts: list[list[ActorTask]] = [[task] for task in tasks]
         self._waiting: list[_Key] = [(position, 0) for position in range(len(tasks))]  # a heap
         self._results: dict[_Key, Any] = {}
         self._failures: dict[_Key, int] = {}
 
-    def task(self, key: _Key) -> Task:
+    def task(self, key: _Key) -> ActorTask:
         return self._parts[key[0]][key[1]]
 
     def next_before(self, end: int) -> _Key | None:
@@ -251,7 +253,7 @@ class _Progress:
     def is_done(self, position: int) -> bool:
         return all((position, part) in self._results for part in range(len(self._parts[position])))
 
-    def take(self, position: int) -> list[tuple[Task, Any]]:
+    def take(self, position: int) -> list[tuple[ActorTask, Any]]:
         parts, self._parts[position] = self._parts[position], []
         return [(task, self._results.pop((position, part))) for part, task in enumerate(parts)]
 
@@ -352,7 +354,7 @@ def _in_main_thread() -> bool:
 
 
 def _knock(address: str) -> None:
-    """Fail at once where Ray itself would try for minutes."""
+    """Raise an error at once if nothing listens at the address; Ray itself would try again for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
