@@ -143,7 +143,7 @@ def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_p
     pytest.importorskip("optuna", reason="needs the extra: pip install 'propfair[sweep]'")
     from propfair.tuning.search import SweepFile, make_sweep
     from propfair.tuning.studies import Home, Studies
-    from propfair.tuning.sweep import Worker
+    from propfair.tuning.sweep import TrialRunner
     from propfair.tuning.sweep_ray import run_sweep_on_ray
 
     content = {
@@ -156,7 +156,7 @@ def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_p
     found = run_sweep_on_ray(
         plan, Home.at(tmp_path / "ray"), address=cluster.address, workers=2, show=tables.append
     ).tested()
-    alone = Worker(plan, Home.at(tmp_path / "alone"))
+    alone = TrialRunner(plan, Home.at(tmp_path / "alone"))
     alone.work()
     (expected,) = Studies(plan, alone.home).tested()
     assert found[0].winner == expected.winner

@@ -326,15 +326,31 @@ def test_a_single_run_that_has_not_been_evaluated(browser: Browser, tmp_path: Pa
     opened.page.context.close()
 
 
-def test_several_sets_of_clients_are_told_apart(browser: Browser, tmp_path: Path) -> None:
-    write_run(tmp_path / "a", name="on ten", num_clients=10)
-    write_run(tmp_path / "b", name="on five", num_clients=5)
+def test_relative_changes_are_means_over_seeds_and_add_up(browser: Browser, tmp_path: Path) -> None:
+    accuracies = {"even": ([0.2, 0.8], [0.8, 0.8]), "other": ([0.4, 0.8], [0.4, 0.8])}
+    for name, by_seed in accuracies.items():
+        for seed, values in enumerate(by_seed):
+            write_run(tmp_path / f"{name}{seed}", algorithm=name, seed=seed, num_clients=2, accuracy=values)
     write_report([tmp_path], tmp_path / "report.html")
     opened = open_page(browser, (tmp_path / "report.html").as_uri())
     page = opened.page
-    assert rows(page) == ["on ten"]
+    page.select_option("#pair-a", label="even")
+    page.select_option("#pair-b", label="other")
+    bars = "document.querySelector('#relative-figure .chart').data[0].y"
+    eventually(lambda: [round(bar, 4) for bar in page.evaluate(bars)] == [0, 25])  # the mean of +100 % and -50 %, and 0
+    assert opened.errors == []
+    page.context.close()
+
+
+def test_several_sets_of_clients_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", name="on ten", algorithm="ten", num_clients=10)
+    write_run(tmp_path / "b", name="on five", algorithm="five", num_clients=5)
+    write_report([tmp_path], tmp_path / "report.html")
+    opened = open_page(browser, (tmp_path / "report.html").as_uri())
+    page = opened.page
+    assert rows(page) == ["ten"]
     page.select_option("#trial", label="digits, 5 clients")
-    expect(listed(page)).to_have_text(["on five"])
+    expect(listed(page)).to_have_text(["five"])
     drawn(page)
     eventually(lambda: len(page.evaluate("document.querySelector('#pair-figure .chart').data[0].x")) == 5)
     assert opened.errors == []

@@ -23,7 +23,7 @@ from propfair.tuning import claims
 from propfair.tuning.claims import Board, open_storage, open_study
 from propfair.tuning.search import Sweep, SweepFile, make_sweep
 from propfair.tuning.studies import Home, Studies
-from propfair.tuning.sweep import Worker, run_sweep
+from propfair.tuning.sweep import TrialRunner, run_sweep
 from tests.runs.killed import start
 
 RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]
@@ -43,7 +43,7 @@ def sweep(**changes: object) -> Sweep:
 
 def work(plan: Sweep, out: Path, number: int = 0) -> None:
     torch.set_num_threads(1)
-    Worker(plan, Home.at(out), number=number).work()
+    TrialRunner(plan, Home.at(out), number=number).work()
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, finished: Studies) -> Non
 
 def test_a_stopped_worker_releases_its_trial(tmp_path: Path) -> None:
     plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
-    stopping = Worker(plan, Home.at(tmp_path), after_round=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    stopping = TrialRunner(plan, Home.at(tmp_path), after_round=lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         stopping.work()
     board = Studies(plan, Home.at(tmp_path)).boards["fedavg"]

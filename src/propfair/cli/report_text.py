@@ -114,7 +114,7 @@ def print_comparison(
 
 
 def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> Path | None:
-    """The report on all runs at or below places. Runs are worth more than their report: a lack is said."""
+    """Write the report on all runs at or below places; None, with a warning, if the extra that draws it is missing."""
     try:
         problems, _ = write_report(places, path, title)
     except MissingExtraError as error:

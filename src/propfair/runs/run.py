@@ -27,13 +27,13 @@ RunState = Literal["running", "finished", "interrupted", "failed"]
 PERSONAL = "personal_"  # before the metric's name: of the clients' own models
 
 
-class _Written(BaseModel):
+class _File(BaseModel):
     """A JSON file of a run folder. Keys of other versions are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Status(_Written):
+class Status(_File):
     """status.json: how far the run is, and how it ended."""
 
     name: str
@@ -43,7 +43,7 @@ class Status(_Written):
     seconds: float = 0.0
 
 
-class Start(_Written):
+class Start(_File):
     """The run whose model was trained on, as environment.json tells it."""
 
     run: str
@@ -53,7 +53,7 @@ class Start(_Written):
     same_clients: bool = True
 
 
-class Environment(_Written):
+class Environment(_File):
     """environment.json: what may explain a difference between two runs of one config, and what a resume needs."""
 
     propfair: str = ""
@@ -72,7 +72,7 @@ class Environment(_Written):
     start: Start | None = None
 
 
-class Clients(_Written):
+class Clients(_File):
     """clients.json: who took part."""
 
     fingerprint: str

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.5
 
 
-class Worker:
+class TrialRunner:
     """Takes points and runs them until none is left.
 
     Args:
@@ -188,7 +188,7 @@ def run_sweep(
     studies = Studies(sweep, home)
     if workers == 0:
         with torch_threads(threads):
-            Worker(sweep, home, deadline=time.monotonic() + 60 * minutes).work()
+            TrialRunner(sweep, home, deadline=time.monotonic() + 60 * minutes).work()
         show(studies.tallies())
         return studies
     context = multiprocessing.get_context("spawn")
@@ -230,7 +230,8 @@ def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float, p
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(threads)
     try:
-        Worker(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes, after_round=after_round).work()
+        deadline = time.monotonic() + 60 * minutes
+        TrialRunner(sweep, home, number=number, deadline=deadline, after_round=after_round).work()
     except KeyboardInterrupt:
         os._exit(130)
 

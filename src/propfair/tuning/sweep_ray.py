@@ -12,7 +12,7 @@ from propfair.errors import ConfigError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Home, Studies, Tally
-from propfair.tuning.sweep import Worker
+from propfair.tuning.sweep import TrialRunner
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0  # for the rounds under way
@@ -61,4 +61,4 @@ def run_sweep_on_ray(
 
 def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float) -> None:
     torch.set_num_threads(threads)
-    Worker(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes).work()
+    TrialRunner(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes).work()

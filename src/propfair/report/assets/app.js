@@ -134,9 +134,11 @@ const reasonOf = (words) => tied(`${words.slice(words.indexOf(":") + 1).trim()}.
 
 function applyFilter() {
   const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = (group) => [group.label, ...Object.entries(group.settings).map(([key, value]) => `${key}=${value}`)].join(" ").toLowerCase();
+  const names = (position) => state.trial.runs.filter((run) => run.group === position).map((run) => run.name);
+  const settings = (group) => Object.entries(group.settings).map(([key, value]) => `${key}=${value}`);
+  const text = (group, position) => [group.label, ...names(position), ...settings(group)].join(" ").toLowerCase();
   state.listed = state.trial.groups.map((_, position) => position)
-    .filter((position) => words.every((word) => text(state.trial.groups[position]).includes(word)));
+    .filter((position) => words.every((word) => text(state.trial.groups[position], position).includes(word)));
   showRuns();
 }
 
