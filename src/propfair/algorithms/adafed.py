@@ -1,8 +1,9 @@
 """AdaFed (Hamidi, Yang, 2024)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,6 +51,10 @@ class AdaFed(Algorithm):
     scale: Literal["relative", "absolute"] = "relative"
 
     presets: ClassVar[Presets] = {"original": {"scale": "absolute"}}
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"gamma": (0.5, 1.0, 2.0)}
 
     @property
     def needs(self) -> Needs:

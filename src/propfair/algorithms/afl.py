@@ -1,8 +1,9 @@
 """AFL, agnostic federated learning (Mohri, Sivek, Suresh, 2019)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -53,6 +54,10 @@ class AFL(Algorithm):
         "paper": {"gamma": 0.1, "start": "samples", "use": "new", "dual": "projected", "average_iterates": False},
         "original": {"start": "uniform", "use": "old", "dual": "projected", "average_iterates": True},
     }
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"gamma": (0.01, 0.1, 0.5)}
 
     @property
     def needs(self) -> Needs:

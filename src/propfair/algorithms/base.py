@@ -186,6 +186,11 @@ class Algorithm:
         return None
 
     @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        """The main hyper-parameter and the values worth trying first, for comparisons that tune; empty: none."""
+        return {}
+
+    @property
     def remember(self) -> int:
         """For rules that need GRAM: for how many rounds the server keeps the last update of an absent client.
 

@@ -1,7 +1,9 @@
 """Ditto (Li, Hu, Beirami, Smith, 2021)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from propfair.algorithms.base import Personal, register
 from propfair.algorithms.over import Over
@@ -44,6 +46,10 @@ class Ditto(Over):
 
     lam: float | tuple[float, ...] = 0.1
     lr: float | None = None
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"lam": (0.1, 1.0, 2.0)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

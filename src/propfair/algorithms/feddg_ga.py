@@ -1,8 +1,9 @@
 """FedDG-GA, generalization adjustment (Zhang, Xu, Yao, Zhang, Tian, Wang, 2023)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,6 +46,10 @@ class FedDGGA(Algorithm):
     decay_rounds: int = 0
 
     presets: ClassVar[Presets] = {"original": {"step": 0.2, "decay_rounds": 40}}
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"step": (0.05, 0.1, 0.2)}
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,9 @@
 """FedFV (Wang, Fan, Qi, Wen, Wang, Yu, 2021)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -45,6 +46,10 @@ class FedFV(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
 
     presets: ClassVar[Presets] = {"original": {"alpha": 0.1, "tau": 1, "weighting": "uniform"}}
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"alpha": (0.1, 0.2, 0.5)}
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,9 @@
 """FedMGDA+ (Hu, Shaloudegi, Zhang, Yu, 2022)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +52,10 @@ class FedMGDAPlus(Algorithm):
         "paper": {"centre": "uniform", "global_lr": 1.0, "decay": 1.0},
         "original": {"centre": "uniform", "global_lr": "median_norm"},
     }
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"epsilon": (0.05, 0.1, 0.5)}
 
     @property
     def needs(self) -> Needs:

@@ -1,7 +1,8 @@
 """GIFAIR-FL (Yue, Nouiehed, Al Kontar, 2022)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class GIFAIR(Algorithm):
         Learning, INFORMS Journal on Data Science 2022.
     """
 
-    coeff: float
+    coeff: float = 0.5
     side: Literal["server", "client"] = "server"
     groups: tuple[int, ...] | None = None
     ties: Literal["sign", "argsort"] = "sign"
@@ -51,6 +52,10 @@ class GIFAIR(Algorithm):
         "paper": {"side": "server", "ties": "argsort", "weighting": "samples"},
         "original": {"side": "client", "coeff": 0.5, "weighting": "uniform"},
     }
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"coeff": (0.1, 0.5, 0.9)}
 
     @property
     def needs(self) -> Needs:

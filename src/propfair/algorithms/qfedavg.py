@@ -1,7 +1,8 @@
 """q-FFL by q-FedAvg (Li, Sanjabi, Beirami, Smith, 2020)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -44,6 +45,10 @@ class QFedAvg(QFFL):
         "paper": {"weighting": "none", "loss_floor": 0.0, "damping": True, "placement": "server"},
         "original": {"weighting": "none", "loss_floor": 1e-10, "damping": True, "placement": "server"},
     }
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"q": (0.1, 1.0, 5.0)}
 
     @property
     def needs(self) -> Needs:

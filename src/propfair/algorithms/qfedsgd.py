@@ -1,8 +1,9 @@
 """q-FFL by q-FedSGD (Li, Sanjabi, Beirami, Smith, 2020)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -42,6 +43,10 @@ class QFedSGD(QFFL):
     static_step: bool = False
 
     presets: ClassVar[Presets] = {"original": {"weighting": "none", "loss_floor": 1e-10, "static_step": False}}
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"q": (0.1, 1.0, 5.0)}
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,9 @@
 """Semi-VRed and VRed (Malekmohammadi, Yu, 2024)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -38,6 +39,10 @@ class SemiVRed(Algorithm):
     b: float = 0.1
     side: Literal["above", "both"] = "above"
     nonnegative: bool = True
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"b": (0.05, 0.1, 0.5)}
 
     @property
     def needs(self) -> Needs:

@@ -1,7 +1,8 @@
 """Delta-FL, also Simplicial-FL (Laguel, Pillutla, Malick, Harchaoui, 2021)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +37,10 @@ class DeltaFL(Algorithm):
 
     theta: float = 0.5
     boundary: Literal["whole", "split"] = "whole"
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"theta": (0.25, 0.5, 0.75)}
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,9 @@
 """TERM, tilted empirical risk minimisation (Li, Beirami, Sanjabi, Smith, 2021)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -52,6 +53,10 @@ class TERM(Algorithm):
         "original": {"weighting": "uniform", "normaliser": "running", "beta": 0.5},
         "term-repo": {"weighting": "uniform", "normaliser": "repo", "beta": 0.5},
     }
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"alpha": (0.1, 0.5, 2.0)}
 
     @property
     def needs(self) -> Needs:

@@ -62,19 +62,48 @@ def _said(now: Progress) -> str:
     return "  ".join(parts)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
-    """A table on standard output, as wide as it needs to be when that is not a terminal."""
-    table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
-    for position, column in enumerate(columns):
-        table.add_column(
-            column,
-            justify="left" if position == 0 or column in _TEXT_COLUMNS else "right",
-            no_wrap=column not in _TEXT_COLUMNS,
-        )
-    for row in rows:
-        table.add_row(*row)
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str = "",
+    droppable: Sequence[str] = (),
+) -> None:
+    """A table on standard output, as wide as it needs to be when that is not a terminal.
+
+    On a terminal that is too narrow, columns named in `droppable` are left out, the first of them first, and the
+    caption says so; then headings are wrapped.
+    """
     console = Console() if sys.stdout.isatty() else Console(width=200)
+    left_out: list[str] = []
+    table = _table(title, columns, rows, caption, left_out)
+    for name in droppable:
+        if table.__rich_measure__(console, console.options.update(width=10_000)).maximum <= console.width:
+            break
+        left_out.append(name)
+        table = _table(title, columns, rows, caption, left_out)
     console.print(table)
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str, left_out: Sequence[str]
+) -> Table:
+    said = [caption] if caption else []
+    if left_out:
+        said.append(f"left out for want of room: {', '.join(left_out)}; --format json has all")
+    table = Table(title=title, caption="\n".join(said) or None, title_justify="left", caption_justify="left")
+    shown = [position for position, column in enumerate(columns) if column not in left_out]
+    for position in shown:
+        text = position == 0 or columns[position] in _TEXT_COLUMNS
+        table.add_column(columns[position], justify="left" if text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p]) for p in shown))
+    return table
+
+
+def _unbroken(cell: str) -> str:
+    """Numbers such as 63.6 ± 0.5 stay on one line."""
+    return cell.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def print_json(content: Mapping[str, Any]) -> None:

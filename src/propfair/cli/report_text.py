@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from propfair.algorithms.fedavg import FedAvg
 from propfair.cli.display import STATISTICS, percent, print_json, print_table
 from propfair.cli.options import Format
 from propfair.errors import MissingExtraError
-from propfair.federation.federation import Federation, Split
+from propfair.federation.federation import Split
 from propfair.report.write import write_report
-from propfair.runs.compare import Compared
+from propfair.runs.compare import Compared, Comparison
+from propfair.runs.measures import Measure
 from propfair.runs.result import Result
+from propfair.runs.run import Run
 
 _SHOWN_CLIENTS = 20
 _INDICES = ("jain", "gini")
@@ -21,7 +26,7 @@ def print_result(result: Result, output: Format) -> None:
     """One run: how it ended, and statistics over clients for each evaluated split."""
     splits: list[Split] = list(result.evaluations)
     if output == Format.json:
-        print_json(as_json(result))
+        print_json(as_json(result.run))
         return
     if splits:
         rows = []
@@ -45,30 +50,31 @@ def print_result(result: Result, output: Format) -> None:
             print(f"go on with: propfair resume {result.folder}")
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(run: Run) -> dict[str, Any]:
     """A run as one JSON object."""
-    start = result.run.environment.start
+    start, evaluated = run.environment.start, run.global_evaluations()
     return {
-        "name": result.name,
-        "algorithm": result.algorithm,
-        "state": result.state,
-        "reason": result.reason,
-        "rounds": result.rounds,
-        "seconds": result.seconds,
+        "name": run.name,
+        "algorithm": run.algorithm,
+        "state": run.status.state,
+        "reason": run.status.reason,
+        "rounds": run.status.rounds,
+        "seconds": run.status.seconds,
         "start": None if start is None else start.model_dump(),
-        "num_dropped": result.num_dropped,
-        "notes": list(result.notes),
-        "folder": None if result.folder is None else str(result.folder),
-        "statistics": {split: result.summary(split).as_dict() for split in result.evaluations},
-        "accuracy": {split: result.evaluation(split).accuracy.tolist() for split in result.evaluations},
+        "num_dropped": run.num_dropped,
+        "notes": list(run.environment.notes),
+        "folder": None if run.folder is None else str(run.folder),
+        "statistics": {split: run.summary(Measure(split)).as_dict() for split in evaluated},
+        "accuracy": {split: run.values(Measure(split)).tolist() for split in evaluated},
     }
 
 
 def print_comparison(
-    compared: Sequence[Compared], federation: Federation, pictures: Sequence[Path], report: Path | None, output: Format
+    compared: Sequence[Compared], pictures: Sequence[Path], report: Path | None, output: Format
 ) -> None:
     """A line for each algorithm, and a column for each where there are few clients."""
-    seeds = len(compared[0].results)
+    first = compared[0].runs[0]
+    names, seeds = first.clients.names, len(compared[0].runs)
     if output == Format.json:
         print_json(
             {
@@ -76,7 +82,7 @@ def print_comparison(
                     {
                         "label": one.contestant.label,
                         "settings": one.contestant.written,
-                        "runs": [as_json(result) for result in one.results],
+                        "runs": [as_json(run) for run in one.runs],
                     }
                     for one in compared
                 ],
@@ -85,32 +91,55 @@ def print_comparison(
             }
         )
         return
-    if federation.num_clients <= _SHOWN_CLIENTS:
-        sizes = federation.train.lengths.tolist()
-        accuracies = [one.group.mean_over_seeds() for one in compared]
+    if len(names) <= _SHOWN_CLIENTS:
+        values = [one.group.mean_over_seeds() for one in compared]
+        order = np.argsort(values[0], kind="stable")
         print_table(
-            "Test accuracy of each client, %",
+            "Test accuracy of each client, %, the worst-off first",
             ["client", "train size", *(one.contestant.label for one in compared)],
             [
-                [federation.names[k], str(sizes[k]), *(percent(float(values[k])) for values in accuracies)]
-                for k in range(federation.num_clients)
+                [names[k], str(first.clients.sizes["train"][k]), *(percent(float(own[k])) for own in values)]
+                for k in order
             ],
         )
     rows = []
     for one in compared:
         numbers = one.group.statistics()
         cells = [_number(name, numbers[name].mean, numbers[name].std if seeds > 1 else None) for name in STATISTICS]
-        rows.append([one.contestant.label, *cells, one.contestant.written])
+        rows.append([one.contestant.label, *cells])
+    settings = [f"{one.contestant.label}: {one.contestant.written}" for one in compared if one.contestant.written]
+    spread = [f"mean ± population std over {seeds} seeds"] if seeds > 1 else []
     print_table(
-        f"Who is served how well: test accuracy over {federation.num_clients} clients, %",
-        ["algorithm", *STATISTICS, "settings"],
+        f"Who is served how well: test accuracy over {len(names)} clients, %",
+        ["algorithm", *STATISTICS],
         rows,
-        caption=f"mean ± population std over {seeds} seeds" if seeds > 1 else "",
+        caption="\n".join([*spread, *settings]),
+        droppable=("gini", "jain", "best10", "std"),
     )
     for path in pictures:
         print(f"picture: {path}")
     if report is not None:
         print(f"report: {report}")
+
+
+def advice(comparison: Comparison, tuned: bool) -> list[str]:
+    """What to know before a comparison is believed, in sentences."""
+    if tuned:
+        return ["Learning rates and main hyper-parameters were chosen on validation data, with equal budgets."]
+    configs = comparison.configs
+    if comparison.same_rate:
+        rate = f"All have the learning rate {configs[0].local.lr:g}; nothing was tuned for any of them."
+    else:
+        rate = "Learning rates differ, as the labels say, and nothing was tuned: none may be at its best."
+    lines = [f"{rate} --tune chooses for each of them on validation data."]
+    counted = {getattr(config.parts.algorithm, "weighting", "samples") for config in configs}
+    averaging = {config.parts.algorithm.weighting for config in configs if isinstance(config.parts.algorithm, FedAvg)}
+    if "uniform" in counted and averaging == {"samples"}:
+        lines.append(
+            "Some count every client once and FedAvg counts examples: add fedavg:weighting=uniform to tell apart what "
+            "counting clients does."
+        )
+    return lines
 
 
 def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> Path | None:

@@ -1,6 +1,6 @@
 """The picture of a comparison: every client's accuracy, sorted, and the mean against the worst-off."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +9,14 @@ from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import worst_fraction
 from propfair.report.drawing import COLOURS, SHAPES, new_figure, save_figure
 
-_NAMED_CLIENTS = 40
+_NAMED_CLIENTS, _NAME_LETTERS = 40, 22
 
 
-def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str) -> None:
+def draw_comparison(accuracies: Mapping[str, FloatArray], names: Sequence[str], path: Path, title: str) -> None:
     """Write a picture (PNG, PDF or SVG, by the ending) of test accuracies [seeds, n], one entry for each algorithm.
 
-    Points are means over seeds; bars on the right span one population standard deviation over seeds.
+    Points are means over seeds; bars on the right span one population standard deviation over seeds. Clients are named
+    where there is room for all their names.
     """
     figure = new_figure(11, 4.6)
     clients, trade = figure.subplots(1, 2, width_ratios=(1.7, 1))
@@ -32,7 +33,11 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], path: Path, title: str
         trade.errorbar(mean.mean(), worst.mean(), xerr=mean.std(), yerr=worst.std(), markersize=9, capsize=3, **style)
     clients.set(xlabel=f"clients, worst-off under {first} first", ylabel="test accuracy, %", ylim=(None, 102))
     if len(order) <= _NAMED_CLIENTS:
-        clients.set_xticks(place, order, fontsize=8)
+        longest = max(len(names[k]) for k in order)
+        shown = [names[k] if len(names[k]) <= _NAME_LETTERS else f"{names[k][: _NAME_LETTERS - 1]}…" for k in order]
+        clients.set_xticks(
+            place, shown, fontsize=8, rotation=0 if longest <= 2 else 60, ha="center" if longest <= 2 else "right"
+        )
     else:
         clients.set_xticks([])
     trade.set(xlabel="mean over clients, %", ylabel="mean of the worst 10 % of clients, %")

@@ -1,5 +1,7 @@
 """Several algorithms on the same clients, over the same seeds."""
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -7,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from propfair.errors import ConfigError
-from propfair.federation.federation import Federation
 from propfair.runs.building import build_federation
 from propfair.runs.config import RunConfig, make_config
 from propfair.runs.contestant import Contestant
 from propfair.runs.grouping import Group
-from propfair.runs.launch import run
-from propfair.runs.names import slug
-from propfair.runs.result import Result
+from propfair.runs.launch import ensure_run, run
+from propfair.runs.names import RUNS, short_hash, slug
+from propfair.runs.run import Run
 from propfair.runs.training import AfterRound
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
@@ -25,53 +26,99 @@ class Compared:
     """The runs of one contestant, one for each seed."""
 
     contestant: Contestant
-    config: RunConfig
-    results: tuple[Result, ...]
+    runs: tuple[Run, ...]
 
     @property
     def group(self) -> Group:
         """The runs under the contestant's label."""
-        return Group(self.contestant.label, tuple(result.run for result in self.results), {})
+        return Group(self.contestant.label, self.runs, {})
 
 
-def compare(
-    content: Mapping[str, Any],
-    contestants: Sequence[Contestant],
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    seeds: Sequence[int] = (0,),
-    out: Path,
-    force: bool = False,
-    show_run: ShowRun,
-) -> tuple[list[Compared], Federation]:
-    """Run every contestant with every seed on one federation. Everything is validated before the first run starts."""
-    if len(contestants) < 2 or len({c.label for c in contestants}) < len(contestants):
-        raise ConfigError("compare needs at least two different algorithms, such as: propfair compare fedavg propfair")
-    configs = [make_config(content, {**(overrides or {}), **contestant.settings}) for contestant in contestants]
-    if any(config.data != configs[0].data for config in configs):
-        raise ConfigError("contestants must share the data section: clients are compared one by one")
-    folders = {
-        (c.label, seed): out / slug(c.label if len(seeds) == 1 else f"{c.label}-seed{seed}")
-        for c in contestants
-        for seed in seeds
-    }
-    taken = [folder for folder in folders.values() if folder.exists()]
-    if taken and not force:
-        raise ConfigError(f"{taken[0]} exists already. Choose another --out, or replace the runs with --force.")
-    federation = build_federation(configs[0])
-    compared = []
-    for contestant, config in zip(contestants, configs, strict=True):
-        results = []
-        for seed in seeds:
-            title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
-            with show_run(title, config.schedule.rounds) as after_round:
-                results.append(
-                    run(
-                        config.changed(seed=seed), folders[contestant.label, seed],
-                        name=title, force=force, federation=federation, after_round=after_round,
-                    )
-                )  # fmt: skip
-            if results[-1].state == "interrupted":
-                raise KeyboardInterrupt
-        compared.append(Compared(contestant, config, tuple(results)))
-    return compared, federation
+@dataclass(frozen=True)
+class Comparison:
+    """What is to be compared, checked.
+
+    Attributes:
+        contestants: the algorithms; where their learning rates differ, the labels say so.
+        configs: of each contestant; seeds are put in later.
+        folder: where the runs go. The same settings give the same folder, so that the same command goes on.
+    """
+
+    contestants: tuple[Contestant, ...]
+    configs: tuple[RunConfig, ...]
+    folder: Path
+
+    @classmethod
+    def of(
+        cls,
+        content: Mapping[str, Any],
+        contestants: Sequence[Contestant],
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        out: Path | None = None,
+        tuning: str = "",
+    ) -> "Comparison":
+        """Validate everything before the first run starts.
+
+        Args:
+            content: the settings of a config file, as nested values.
+            contestants: the algorithms, with settings of their own.
+            overrides: settings for all, by dotted keys; they win over `content`.
+            out: the folder; None: one below runs/ that the shared settings decide.
+            tuning: how values are to be chosen, in a word that tells ways apart; "": they are taken as they are.
+        """
+        if len(contestants) < 2 or len({c.label for c in contestants}) < len(contestants):
+            raise ConfigError(
+                "compare needs at least two different algorithms, such as: propfair compare fedavg propfair"
+            )
+        configs = tuple(make_config(content, {**(overrides or {}), **one.settings}) for one in contestants)
+        if any(config.data != configs[0].data for config in configs):
+            raise ConfigError("contestants must share the data section: clients are compared one by one")
+        rates = [config.local.lr for config in configs]
+        if not tuning and len(set(rates)) > 1:
+            contestants = [
+                dataclasses.replace(one, label=f"{one.label} [lr {rate:g}]")
+                for one, rate in zip(contestants, rates, strict=True)
+            ]
+        shared = make_config(content, overrides or {})
+        return cls(tuple(contestants), configs, out or _usual_folder(shared, tuning))
+
+    @property
+    def same_rate(self) -> bool:
+        """All contestants have one learning rate."""
+        return len({config.local.lr for config in self.configs}) == 1
+
+    def train(self, seeds: Sequence[int], *, force: bool = False, show_run: ShowRun) -> list[Compared]:
+        """Every contestant with every seed on one federation.
+
+        Runs that are in the folder are read, or gone on with if they were cut off; with `force` they are run again.
+        """
+        federation = build_federation(self.configs[0])
+        compared = []
+        for contestant, config in zip(self.contestants, self.configs, strict=True):
+            runs = []
+            for seed in seeds:
+                one = config.changed(seed=seed)
+                title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
+                folder = self.folder / slug(f"{one.parts.algorithm.name}-seed{seed}-{short_hash(one.to_toml())}")
+                with show_run(title, one.schedule.rounds) as after_round:
+                    if force:
+                        result = run(
+                            one, folder, name=title, force=True, federation=federation, after_round=after_round
+                        )
+                        if result.state == "interrupted":
+                            raise KeyboardInterrupt
+                        runs.append(result.run)
+                    else:
+                        runs.append(
+                            ensure_run(one, folder, name=title, federation=lambda: federation, after_round=after_round)
+                        )
+            compared.append(Compared(contestant, tuple(runs)))
+        return compared
+
+
+def _usual_folder(shared: RunConfig, tuning: str) -> Path:
+    """A name that depends on what the contestants share, and neither on who they are nor on the seeds."""
+    settings = shared.model_dump(mode="json", exclude={"seed", "algorithm", "engine", "device", "log"})
+    text = json.dumps([settings, tuning], sort_keys=True, default=str)
+    return RUNS / slug(f"{'tuned' if tuning else 'compare'}-{shared.data.name}-{short_hash(text)}")

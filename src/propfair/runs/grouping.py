@@ -81,9 +81,7 @@ class Comparison:
     @property
     def data(self) -> str:
         """Name of the data set."""
-        section = self.runs[0].config.get("data")
-        name = section.get("name") if isinstance(section, dict) else None
-        return str(name) if name else "own data"
+        return self.runs[0].data_name
 
     @property
     def title(self) -> str:

@@ -1,5 +1,6 @@
 """Names of runs and their folders."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -55,6 +56,11 @@ def present_name(section: Mapping[str, Any]) -> str:
 def slug(text: str) -> str:
     """A text as a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.") or "run"
+
+
+def short_hash(text: str) -> str:
+    """Eight letters that tell texts apart, for the name of a folder."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _json(value: Any) -> Any:

@@ -149,6 +149,13 @@ class Run:
         return self.environment.algorithm or self.label
 
     @property
+    def data_name(self) -> str:
+        """Of the data set."""
+        section = self.config.get("data")
+        name = section.get("name") if isinstance(section, dict) else None
+        return str(name) if name else "own data"
+
+    @property
     def total_rounds(self) -> int | None:
         """Rounds asked for, if the config says so."""
         total = self.config.get("schedule", {}).get("rounds")

@@ -86,6 +86,11 @@ class Tunable(Contestant):
 
     choices: Mapping[str, tuple[Value, ...] | Range]
 
+    def chosen(self, written: str) -> Contestant:
+        """The contestant with values that were chosen for it, as they are written for people."""
+        own = [self.written] if self.written else []
+        return Contestant(label=self.label, settings=self.settings, written=", ".join([*own, written]))
+
     def grid(self) -> list[dict[str, Value]]:
         """All combinations of the listed values, in order."""
         lists = [values for values in self.choices.values() if not isinstance(values, Range)]
@@ -196,7 +201,7 @@ def make_sweep(written: SweepFile, overrides: Mapping[str, Any] | Iterable[str] 
         raise ConfigError(f"seeds must be different numbers, at least one; got seeds={list(seeds)}")
     sweep = Sweep(
         name=written.name or "sweep",
-        run=_with_validation(make_content(written.run, overrides), written.selection),
+        run=with_validation(make_content(written.run, overrides), written.selection),
         contestants=tuple(_tunable(label, written.grid, own) for label, own in written.algorithms.items()),
         criterion=Criterion.parse(written.criterion),
         selection=written.selection,
@@ -265,7 +270,7 @@ def _check(sweep: Sweep, contestant: Tunable) -> None:
         )
 
 
-def _with_validation(run: dict[str, Any], selection: Selection) -> dict[str, Any]:
+def with_validation(run: dict[str, Any], selection: Selection) -> dict[str, Any]:
     """Carve a validation part out of the training data, unless the file says how much, or none is needed."""
     split = run["data"]["split"]
     usual = {"validation": _VALIDATION} if selection == "validation" else {}

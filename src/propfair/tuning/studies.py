@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from propfair.runs.config import RunConfig
 from propfair.runs.grouping import Group
-from propfair.runs.names import slug
+from propfair.runs.names import short_hash, slug
 from propfair.runs.reading import read_run
 from propfair.tuning.claims import Board, Standing, open_storage, open_study
 from propfair.tuning.search import Range, Sweep, Tunable
@@ -184,7 +183,7 @@ class Studies:
     def final_folder(self, winner: Winner, seed: int) -> Path:
         """Where the run of a winner with this seed is, or will be."""
         config = self.sweep.final_config(winner.contestant, winner.point, seed)
-        return self.home.out / "final" / slug(f"{winner.contestant.label}-seed{seed}-{short_hash(config)}")
+        return self.home.out / "final" / slug(f"{winner.contestant.label}-seed{seed}-{short_hash(config.to_toml())}")
 
     def tested(self) -> list[Tested]:
         """The results on the test split, read from the final runs, once all have ended."""
@@ -232,8 +231,3 @@ def _plain(contestant: Tunable, key: str, chosen: Any) -> Any:
 def stored(value: Any) -> Any:
     """Optuna stores scalars; a list (one M for each client, say) goes in as text."""
     return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
-
-
-def short_hash(config: RunConfig) -> str:
-    """For the name of a folder."""
-    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]

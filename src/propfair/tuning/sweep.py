@@ -25,12 +25,12 @@ from propfair.runs.folder import InUseError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.launch import ensure_run
 from propfair.runs.measures import Measure
-from propfair.runs.names import slug
+from propfair.runs.names import short_hash, slug
 from propfair.runs.run import Run
 from propfair.runs.training import AfterRound, Progress
 from propfair.tuning.claims import Claim
 from propfair.tuning.search import Range, Sweep, Tunable
-from propfair.tuning.studies import Home, Studies, Tally, Winner, short_hash, stored
+from propfair.tuning.studies import Home, Studies, Tally, Winner, stored
 
 if TYPE_CHECKING:
     import optuna
@@ -99,7 +99,7 @@ class TrialRunner:
             return False
         point = {key: _suggest(claim.trial, key, value) for key, value in contestant.choices.items()}
         config = self.sweep.trial_config(contestant, point)
-        folder = self.home.out / "trials" / slug(f"{contestant.label}-{_said(point)}-{short_hash(config)}")
+        folder = self.home.out / "trials" / slug(f"{contestant.label}-{_said(point)}-{short_hash(config.to_toml())}")
         after_round = self._pruning(claim) if self.sweep.search.pruning else self._after_round
         run = self._run(claim, config, folder, f"{contestant.label} {_said(point)}".strip(), after_round)
         if run is not None:

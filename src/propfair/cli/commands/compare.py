@@ -1,5 +1,7 @@
 """`propfair compare`: several algorithms on the same clients."""
 
+import shlex
+import sys
 from typing import Annotated
 
 import typer
@@ -31,6 +33,17 @@ def compare(
     ] = None,
     config: ConfigFile = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, such as 0,1,2.")] = "0",
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="Choose learning rate and main hyper-parameter of each on validation data, at equal budgets."
+        ),
+    ] = False,
+    trials: Annotated[int, typer.Option("--trials", help="Of each algorithm, with --tune.", min=1)] = 12,
+    criterion: Annotated[
+        str, typer.Option("--criterion", help="What --tune chooses by: mean, worst10, nash, or a mix.")
+    ] = "mean=0.5,worst10=0.5",
+    workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes of --tune.", min=0)] = 2,
     out: Out = None,
     force: Force = False,
     device: Device = None,
@@ -38,36 +51,72 @@ def compare(
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
-    """Train several algorithms on the same clients; a table and a picture of who is served how well."""
+    """Train several algorithms on the same clients; a table and a picture of who is served how well.
+
+    Stopped or killed, the same command goes on; with more algorithms or seeds it adds them.
+    """
     from propfair.cli.display import shown
-    from propfair.cli.report_text import print_comparison, write_page
+    from propfair.cli.report_text import advice, print_comparison, write_page
+    from propfair.cli.sweep_text import live_table
     from propfair.report.picture import draw_comparison
-    from propfair.runs.compare import compare as run_all
+    from propfair.report.sweep import settings_text
+    from propfair.runs.compare import Compared, Comparison
     from propfair.runs.contestant import Contestant
-    from propfair.runs.names import free_folder
     from propfair.runs.toml import read_toml
 
     content = read_toml(config)
     listed = content.pop("contestants", [])
-    overrides = [item for item in items or [] if _is_setting(item)]
     named = [item for item in items or [] if not _is_setting(item)]
-    contestants = Contestant.parse_all(named or listed or ["fedavg", "propfair"])
+    contestants = Contestant.parse_all(named or listed or ["fedavg", "fedavg:weighting=uniform", "propfair"])
+    overrides = gathered([item for item in items or [] if _is_setting(item)], device=device, data_dir=data_dir)
     numbers = seed_list(seeds)
-    folder = out or free_folder("compare")
-    compared, federation = run_all(
-        content, contestants, overrides=gathered(overrides, device=device, data_dir=data_dir), seeds=numbers,
-        out=folder, force=force,
-        show_run=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
-    )  # fmt: skip
+    quiet = quiet or output == Format.json
+    comparison = Comparison.of(
+        content, contestants, overrides=overrides, out=out, tuning=f"{trials} by {criterion}" if tune else ""
+    )
+    folder = comparison.folder
+    try:
+        if tune:
+            from propfair.tuning.budget import budget_sweep
+            from propfair.tuning.studies import Home
+            from propfair.tuning.sweep import run_sweep
+
+            sweep = budget_sweep(
+                content, contestants, overrides=overrides, seeds=numbers, trials=trials, criterion=criterion
+            )
+            with live_table(sweep, workers, quiet=quiet) as show:
+                studies = run_sweep(sweep, Home.at(folder), workers=workers, show=show)
+            compared = [
+                Compared(one.winner.contestant.chosen(settings_text(one.winner.point)), one.group.runs)
+                for one in studies.tested()
+            ]
+            failures = studies.failures()
+        else:
+            compared = comparison.train(
+                numbers, force=force, show_run=lambda title, rounds: shown(title, rounds, quiet=quiet)
+            )
+            failures = []
+    except KeyboardInterrupt:
+        typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
+        raise
     picture = folder / "comparison.png"
-    source = compared[0].config.data.name
+    first = compared[0].runs[0]
     draw_comparison(
-        {one.contestant.label: one.group.values() for one in compared}, picture,
-        f"{source}, {federation.num_clients} clients: who is served how well",
+        {one.contestant.label: one.group.values() for one in compared}, first.clients.names, picture,
+        f"{first.data_name}, {len(first.clients.names)} clients: who is served how well",
     )  # fmt: skip
-    print_comparison(compared, federation, [picture], write_page([folder], folder / "report.html"), output)
-    if any(result.state == "failed" for one in compared for result in one.results):
+    page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
+    print_comparison(compared, [picture], page, output)
+    if output == Format.table:
+        for line in [*failures, *advice(comparison, tune)]:
+            typer.echo(line)
+    if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)
+
+
+def _command() -> str:
+    """What was typed."""
+    return shlex.join(["propfair", *sys.argv[1:]])
 
 
 def _is_setting(item: str) -> bool:
