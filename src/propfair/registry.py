@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         part = self.get(name)
         hints = typing.get_type_hints(part)
         return [
-            Option(f.name, _show(hints[f.name]), _default(f))
+            Option(f.name, show_type(hints[f.name]), _default(f))
             for f in dataclasses.fields(typing.cast("Any", part))
             if f.init
         ]
@@ -131,7 +131,9 @@ def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
             values[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise ConfigError(f"{what}: {key} must be {_show(hints[key])}; got {key}={value!r} ({reason})") from None
+            raise ConfigError(
+                f"{what}: {key} must be {show_type(hints[key])}; got {key}={value!r} ({reason})"
+            ) from None
     missing = [key for key, f in known.items() if key not in values and _default(f) is dataclasses.MISSING]
     if missing:
         raise ConfigError(f"{what} needs a value for: {', '.join(missing)}")
@@ -151,7 +153,8 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
     return dataclasses.MISSING
 
 
-def _show(hint: Any) -> str:
+def show_type(hint: Any) -> str:
+    """A type as it is shown to people."""
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(repr(value) for value in typing.get_args(hint))
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from propfair.runs.folder import RunFolder
+from propfair.runs.reading import read_run
 
 TINY = ["data.num_clients=4", "schedule.rounds=2", "schedule.eval_every=1", "model=logistic"]
 
@@ -67,7 +68,7 @@ def test_run_from_a_file_as_json(tmp_path: Path) -> None:
 
 def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) -> None:
     result = said("compare", "fedavg", "propfair:M=3,local.lr=0.5", *TINY, "--seeds", "0,1", "-o", "c", cwd=tmp_path)
-    assert [one["label"] for one in result["contestants"]] == ["fedavg", "propfair"]
+    assert [one["label"] for one in result["contestants"]] == ["fedavg [lr 0.1]", "propfair [lr 0.5]"]
     assert [one["settings"] for one in result["contestants"]] == ["", "M=3, local.lr=0.5"]
     assert all(len(one["runs"]) == 2 for one in result["contestants"])
     picture = (tmp_path / result["pictures"][0]).read_bytes()
@@ -77,6 +78,49 @@ def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) 
     text = propfair("compare", *TINY, "-o", "d", cwd=tmp_path).stdout
     assert "Who is served how well" in text
     assert "worst10" in text
+    assert "nothing was tuned" in text
+
+
+def test_the_same_comparison_again_trains_nothing_and_more_of_it_only_what_is_new(tmp_path: Path) -> None:
+    first = said("compare", "fedavg", "afl", *TINY, cwd=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    written = {path.name: (path / "status.json").stat().st_mtime_ns for path in folder.iterdir() if path.is_dir()}
+    assert len(written) == 2
+    assert said("compare", "fedavg", "afl", *TINY, cwd=tmp_path) == first
+    said("compare", "fedavg", "afl", "term", *TINY, "--seeds", "0,1", cwd=tmp_path)
+    now = {path.name: (path / "status.json").stat().st_mtime_ns for path in folder.iterdir() if path.is_dir()}
+    assert len(now) == 6
+    assert {name: now[name] for name in written} == written
+
+
+def test_a_stopped_comparison_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    command = ["compare", "fedavg", "afl", *TINY, "schedule.rounds=300", "schedule.checkpoint_every=1", "-o", "c"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "propfair", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and not any(
+        json.loads(status.read_text())["rounds"] > 2 for status in (tmp_path / "c").glob("*/status.json")
+    ):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Go on with: propfair compare fedavg afl" in stderr
+    (kept,) = (tmp_path / "c").glob("*/status.json")
+    assert json.loads(kept.read_text())["state"] == "interrupted"
+    ended = said(*command, cwd=tmp_path)
+    assert [one["runs"][0]["rounds"] for one in ended["contestants"]] == [300, 300]
+
+
+def test_tuning_gives_every_contestant_as_many_trials_and_looks_at_the_test_split_once(tmp_path: Path) -> None:
+    result = said("compare", "fedavg", "term", *TINY, "--tune", "--trials", "3", "-w", "0", "-o", "t", cwd=tmp_path)
+    assert [one["label"] for one in result["contestants"]] == ["fedavg", "term"]
+    assert all("lr=" in one["settings"] for one in result["contestants"])
+    trials = [path.name for path in (tmp_path / "t" / "trials").iterdir()]
+    assert sum(name.startswith("fedavg") for name in trials) == sum(name.startswith("term") for name in trials) == 3
+    for trial in (tmp_path / "t" / "trials").iterdir():
+        assert set(read_run(trial).global_evaluations()) == {"validation"}
 
 
 def test_list_shows_options_and_who_sees_what(tmp_path: Path) -> None:

@@ -12,7 +12,12 @@ from propfair.report.relative import draw_relative
 @pytest.mark.parametrize("num_clients", [3, 41, 100])
 def test_a_comparison_of_few_and_many_clients(tmp_path: Path, num_clients: int) -> None:
     accuracies = {name: np.linspace(0.2, 0.9, 2 * num_clients).reshape(2, -1) for name in ("fedavg", "propfair")}
-    draw_comparison(accuracies, tmp_path / "picture.png", "who is served how well")
+    draw_comparison(
+        accuracies,
+        [f"client number {k}" for k in range(num_clients)],
+        tmp_path / "picture.png",
+        "who is served how well",
+    )
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -96,7 +96,6 @@ def test_a_change_shows_in_the_fingerprint_and_the_data_folder_does_not(tmp_path
         ("criterion = {mean = -1.0}\n[algorithms.fedavg]\n", "must be a positive number"),
         ("[run]\ndata = {split = {validation = 0.0}}\n[algorithms.fedavg]\n", "no validation split"),
         ("[run]\nrounds = 3\n[algorithms.fedavg]\n", "Did you mean 'schedule.rounds'"),
-        ("[algorithms.gifair]\n", "needs a value for: coeff"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_with_the_reason(tmp_path: Path, text: str, complaint: str) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from propfair.core.client import LocalTraining
 from propfair.errors import ConfigError
 from propfair.runs.config import load_config, make_config, parse_override
+from propfair.runs.settings import all_settings
 
 
 def test_the_default_config_is_valid_and_survives_a_round_trip(tmp_path: Path) -> None:
@@ -102,3 +104,31 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "right"),
+    [
+        ("schedule.participation", "server.participation"),
+        ("M", "algorithm.M"),
+        ("local.rounds", "schedule.rounds"),
+        ("num_clients", "data.num_clients"),
+        ("local.seed", "data.seed"),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_told_its_right_one(key: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{right}'"):
+        make_config({}, {key: 3})
+
+
+def test_optimizers_are_known_in_any_case() -> None:
+    assert make_config({}, {"local.optimizer": "adam"}).local.optimizer == "Adam"
+    assert make_config({}, {"local.optimizer": "Sgd"}).local.optimizer == "sgd"
+
+
+def test_every_setting_has_a_meaning_and_its_default() -> None:
+    settings = {setting.key: setting for setting in all_settings()}
+    assert [key for key, setting in settings.items() if not setting.meaning] == []
+    assert settings["local.lr"].default == LocalTraining().lr
+    assert settings["schedule.rounds"].type == "int"
+    assert "server.participation" in settings

@@ -1,15 +1,18 @@
 """What people see: progress while it runs, a table at the end."""
 
 import contextlib
+import datetime
 import json
 import math
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from propfair.runs.training import AfterRound, Progress
 
@@ -24,17 +27,17 @@ def shown(title: str, rounds: int, *, quiet: bool) -> Iterator[AfterRound]:
         yield lambda _: None
     elif sys.stderr.isatty():
         with bars.Progress(
-            bars.TextColumn("[bold]{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
-            bars.TextColumn("{task.fields[said]}", markup=False), bars.TimeElapsedColumn(), bars.TextColumn("eta"),
-            bars.TimeRemainingColumn(), console=Console(stderr=True),
+            bars.SpinnerColumn(), bars.TextColumn("[bold]{task.description}"), bars.BarColumn(),
+            bars.MofNCompleteColumn(), bars.TextColumn("{task.fields[said]}", markup=False),
+            bars.TimeElapsedColumn(), _TimeLeft(), console=Console(stderr=True),
         ) as bar:  # fmt: skip
-            task = bar.add_task(title, total=rounds, said="")
+            task = bar.add_task(title, total=rounds, said="", ends=None)
             said = ""
 
             def draw(now: Progress) -> None:
                 nonlocal said
                 said = _said(now) or said
-                bar.update(task, completed=now.round, said=said)
+                bar.update(task, completed=now.round, said=said, ends=time.monotonic() + _seconds_left(now))
 
             yield draw
     else:
@@ -42,10 +45,24 @@ def shown(title: str, rounds: int, *, quiet: bool) -> Iterator[AfterRound]:
         def write(now: Progress) -> None:
             text = _said(now)
             if text:
-                left = now.seconds / now.round * (now.rounds - now.round)
+                left = _seconds_left(now)
                 print(f"{title}  round {now.round}/{now.rounds}  {text}  eta {left:.0f} s", file=sys.stderr, flush=True)
 
         yield write
+
+
+class _TimeLeft(bars.ProgressColumn):
+    """Counts down to the end that the rounds so far let expect, also within a round, however long rounds are."""
+
+    def render(self, task: bars.Task) -> Text:
+        ends: float | None = task.fields["ends"]
+        if ends is None:
+            return Text("eta after the first round", style="dim")
+        return Text(f"eta {datetime.timedelta(seconds=max(0, round(ends - time.monotonic())))}", style="cyan")
+
+
+def _seconds_left(now: Progress) -> float:
+    return now.seconds / now.round * (now.rounds - now.round)
 
 
 def _said(now: Progress) -> str:

@@ -38,7 +38,7 @@ class LocalTraining:
         batch_size: examples per step; the last, shorter batch of an epoch is kept.
         epochs: passes over the client's data.
         steps: SGD steps instead of epochs: one number, or one for each client.
-        optimizer: "sgd", or the name of a class in torch.optim; its state starts anew in each round.
+        optimizer: "sgd", or the name of a class in torch.optim, in any case; its state starts anew in each round.
         momentum, weight_decay: of SGD.
         options: further arguments of another optimiser.
     """
@@ -64,9 +64,13 @@ class LocalTraining:
         ):
             if not 0 <= number < float("inf"):
                 raise ConfigError(f"{name} must be a finite number >= 0; got {name}={number}")
+        known = ["sgd", *_optimizers()]
+        if self.optimizer not in known:
+            same = [name for name in known if name.lower() == self.optimizer.lower()]
+            if not same:
+                raise unknown("optimizer", self.optimizer, known)
+            object.__setattr__(self, "optimizer", same[0])  # names are taken in any case
         if self.optimizer != "sgd":
-            if self.optimizer not in _optimizers():
-                raise unknown("optimizer", self.optimizer, ["sgd", *_optimizers()])
             if self.momentum or self.weight_decay:
                 raise ConfigError(
                     f"momentum and weight_decay are options of optimizer='sgd'; for {self.optimizer} "

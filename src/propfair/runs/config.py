@@ -46,12 +46,12 @@ class DataSection(Part):
     """The data set, who gets what, and the split inside each client. What is left out, the data set's protocol says."""
 
     name: str = "digits"
-    folder: Path | None = None
-    num_clients: int | None = Field(default=None, ge=1)
+    folder: Path | None = Field(default=None, description="Where data sets are; also --data-dir.")
+    num_clients: int | None = Field(default=None, ge=1, description="How many clients; None: as the data set says.")
     partition: Part = Part()
     split: dict[str, Any] = {}
-    saved: Path | None = None  # a partition on file, instead of the two above
-    seed: int = Field(default=0, ge=0)
+    saved: Path | None = Field(default=None, description="A partition on file, instead of partition and split.")
+    seed: int = Field(default=0, ge=0, description="Decides the partition and the split, and nothing else.")
 
 
 class RunConfig(BaseModel):
@@ -59,11 +59,13 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seed: int = Field(default=0, ge=0)
-    device: str = "cpu"
-    init: Literal["common", "independent"] = "common"  # "independent": each client draws its own, as the authors do
-    lean: bool = True  # leave out arithmetic on padding: equal, faster; see `propfair.rewrite`
-    start: Path | None = None  # a run folder whose model is trained on
+    seed: int = Field(default=0, ge=0, description="Decides all randomness of the training.")
+    device: str = Field(default="cpu", description="cpu, cuda, cuda:1, mps.")
+    init: Literal["common", "independent"] = Field(
+        default="common", description="The first model: one for all, or one that each client draws, as the authors do."
+    )
+    lean: bool = Field(default=True, description="Leave out arithmetic that only meets padding: equal, faster.")
+    start: Path | None = Field(default=None, description="A run folder whose model is trained on.")
     data: DataSection = DataSection()
     model: Part = Part()
     algorithm: Part = Part()
@@ -71,7 +73,9 @@ class RunConfig(BaseModel):
     server: Rounds = Rounds()
     engine: Part = Part()
     schedule: Schedule = Schedule()
-    log: tuple[str, ...] = ()  # "tensorboard", "mlflow:experiment=mine", "wandb": see `propfair.runs.loggers`
+    log: tuple[str, ...] = Field(
+        default=(), description="Where numbers go beside the folder: tensorboard, mlflow:experiment=mine, wandb."
+    )
 
     _parts: "Parts" = PrivateAttr()
     _text: str = PrivateAttr()
@@ -211,19 +215,35 @@ def _name_only(content: dict[str, Any], section: str) -> None:
         content[section] = {"name": content[section]}
 
 
+_SECTIONS: dict[str, type] = {"local": LocalTraining, "server": Rounds, "schedule": Schedule}
+
+
 def _check_keys(content: Mapping[str, Any]) -> None:
-    fixed: dict[str, type] = {"local": LocalTraining, "server": Rounds, "schedule": Schedule}
     for key, value in content.items():
         if key not in RunConfig.model_fields:
-            owner = [s for s, kind in fixed.items() if key in {f.name for f in dataclasses.fields(kind)}]
-            if owner:
-                raise ConfigError(f"unknown config key {key!r}. Did you mean '{owner[0]}.{key}'?")
-            raise unknown("config key", key, RunConfig.model_fields)
-        kind = fixed.get(key)
+            raise _unknown_key(key, content, "config key", RunConfig.model_fields)
+        kind = _SECTIONS.get(key)
         for name in value if kind is not None and isinstance(value, dict) else ():
             known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
             if name not in known:
-                raise unknown(f"config key in [{key}]:", name, known)
+                raise _unknown_key(name, content, f"config key in [{key}]:", known)
+
+
+def _unknown_key(name: str, content: Mapping[str, Any], what: str, known: Iterable[str]) -> ConfigError:
+    """A key in the wrong place is told its right one: that of another section, or of the algorithm asked for."""
+    homes = [
+        f"{section}.{name}"
+        for section, kind in _SECTIONS.items()
+        if name in {field.name for field in dataclasses.fields(kind)}
+    ]
+    homes += [f"data.{name}"] * (name in DataSection.model_fields) + [name] * (name in RunConfig.model_fields)
+    section = content.get("algorithm")
+    algorithm = (section.get("name") if isinstance(section, dict) else section) or DEFAULT_ALGORITHM
+    if algorithm in ALGORITHMS.names() and name in {option.name for option in ALGORITHMS.options(algorithm)}:
+        homes.append(f"algorithm.{name}")
+    if homes:
+        return ConfigError(f"unknown {what} {name!r}. Did you mean {' or '.join(map(repr, homes))}?")
+    return unknown(what, name, known)
 
 
 def _explain(error: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ class Kind(enum.StrEnum):
     models = "models"
     partitions = "partitions"
     engines = "engines"
+    settings = "settings"
 
 
 @app.command("list")
@@ -25,7 +26,7 @@ def list_parts(
     kind: Annotated[Kind | None, typer.Argument(help="Only these.", show_default=False)] = None,
     output: OutputFormat = Format.table,
 ) -> None:
-    """Show algorithms, data sets, models, partitions and engines with their options and defaults."""
+    """Show algorithms, data sets, models, partitions and engines with their options and defaults, and all settings."""
     from propfair.algorithms.base import ALGORITHMS
     from propfair.cli.display import print_json, print_table
     from propfair.data.base import SOURCES
@@ -33,6 +34,7 @@ def list_parts(
     from propfair.federation.partition import PARTITIONERS
     from propfair.models.base import MODELS
     from propfair.registry import Registry
+    from propfair.runs.settings import all_settings
 
     registries: dict[Kind, Registry[Any]] = {
         Kind.algorithms: ALGORITHMS,
@@ -45,8 +47,10 @@ def list_parts(
     for name, registry in registries.items():
         if kind in (None, name):
             listing[name.value] = [_entry(registry, part) for part in registry.names()]
+    settings = all_settings() if kind in (None, Kind.settings) else []
     if output == Format.json:
-        print_json(listing)
+        told = [{**one._asdict(), "default": _json(one.default)} for one in settings]
+        print_json({**listing, **({"settings": told} if settings else {})})
         return
     for title, entries in listing.items():
         extra = ["server sees"] if title == Kind.algorithms else []
@@ -55,6 +59,9 @@ def list_parts(
             for entry in entries
         ]
         print_table(title, ["name", *extra, "options", "what it is"], rows)
+    if settings:
+        rows = [[one.key, one.type, str(_json(one.default)), one.meaning] for one in settings]
+        print_table("settings", ["key", "type", "default", "what it is"], rows)
 
 
 def _entry(registry: Any, name: str) -> dict[str, Any]:
