@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         part = self.get(name)
         hints = typing.get_type_hints(part)
         return [
-            Option(f.name, show_type(hints[f.name]), _default(f))
+            Option(f.name, show_type(hints[f.name]), default_of(f))
             for f in dataclasses.fields(typing.cast("Any", part))
             if f.init
         ]
@@ -134,7 +134,7 @@ def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
             raise ConfigError(
                 f"{what}: {key} must be {show_type(hints[key])}; got {key}={value!r} ({reason})"
             ) from None
-    missing = [key for key, f in known.items() if key not in values and _default(f) is dataclasses.MISSING]
+    missing = [key for key, f in known.items() if key not in values and default_of(f) is dataclasses.MISSING]
     if missing:
         raise ConfigError(f"{what} needs a value for: {', '.join(missing)}")
     return kind(**values)
@@ -145,7 +145,8 @@ def fields_of(part: Any) -> dict[str, Any]:
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
+def default_of(field: "dataclasses.Field[Any]") -> Any:
+    """The default of a field; dataclasses.MISSING where there is none."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
 from propfair.federation.split import Splitter
-from propfair.registry import show_type
+from propfair.registry import default_of, show_type
 from propfair.runs.config import DataSection, Part, RunConfig
 from propfair.runs.schedule import Schedule
 
@@ -53,8 +53,9 @@ def _of_model(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
 def _of_dataclass(kind: type, prefix: str) -> Iterator[Setting]:
     hints, meanings = get_type_hints(kind), _arguments(kind.__doc__ or "")
     for field in dataclasses.fields(kind):
-        default = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
-        yield Setting(f"{prefix}{field.name}", show_type(hints[field.name]), default, meanings.get(field.name, ""))
+        yield Setting(
+            f"{prefix}{field.name}", show_type(hints[field.name]), default_of(field), meanings.get(field.name, "")
+        )
 
 
 def _arguments(doc: str) -> dict[str, str]:
