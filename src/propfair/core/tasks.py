@@ -38,6 +38,10 @@ class Task(ABC):
         """The loss of each example [B] where the user gives none."""
         raise ConfigError(f"the task {self.name!r} has no loss of its own: pass loss=")
 
+    def target_problem(self, targets: Tensor, num_classes: int) -> str:
+        """Why all targets [N, ...] of a data set are not of this task; "" if they are."""
+        return ""
+
     @abstractmethod
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
         """Why these outputs and targets of a few examples can't be trained; "" if they can. 0 classes: not known."""
@@ -61,6 +65,15 @@ class SingleLabel(Task):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         return cross_entropy(output, target)
+
+    def target_problem(self, targets: Tensor, num_classes: int) -> str:
+        if targets.is_floating_point() or targets.ndim != 1:
+            kind = "real numbers" if targets.is_floating_point() else "integers"
+            return f"targets of the task 'single-label' must be one integer label each; got {kind} {shape_of(targets)}"
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or (num_classes and high >= num_classes):
+            return f"labels must lie in 0..{num_classes - 1}; found labels from {low} to {high}"
+        return ""
 
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
         if not isinstance(output, Tensor) or output.ndim != 2 or (num_classes and output.shape[1] != num_classes):
@@ -94,6 +107,12 @@ class _Elementwise(Task):
             return _mismatch(output, target)
         return ""
 
+    def target_problem(self, targets: Tensor, num_classes: int) -> str:
+        low, high = float(targets.min()), float(targets.max())
+        if low < 0 or high > 1:
+            return f"targets of the task {self.name!r} must lie between 0 and 1; found {low:g} to {high:g}"
+        return ""
+
     def _probabilities(self, output: Tensor) -> Tensor:
         return output.sigmoid() if self.logits else output
 
@@ -108,10 +127,6 @@ class Binary(_Elementwise):
         return functional.binary_cross_entropy_with_logits(flat, target.to(flat.dtype), reduction="none")
 
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
-        if bool((target < 0).any()) or bool((target > 1).any()):
-            return (
-                f"targets of the task 'binary' must be 0 or 1; found {float(target.min()):g} to {float(target.max()):g}"
-            )
         if not isinstance(output, Tensor) or output.numel() != len(target):
             return f"the task 'binary' needs one logit for each example, [batch] or [batch, 1]; got {shape_of(output)}"
         return ""
@@ -148,6 +163,9 @@ class Regression(_Elementwise):
     name = "regression"
     score = "mae"
     higher_is_better = False
+
+    def target_problem(self, targets: Tensor, num_classes: int) -> str:
+        return ""
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         flat = _as_target(output, target)
@@ -214,9 +232,11 @@ class PerPosition(Task):
         return ""
 
     def scores(self, output: Any, target: Tensor) -> Tensor:
-        right = (
-            ((output > 0) == (target > 0)) if self.elementwise_outputs else self._predicted(output, target) == target
-        )
+        right: Tensor
+        if self.elementwise_outputs:
+            right = (output > 0) == (target > 0)
+        else:
+            right = classes_second(output, target).argmax(1) == target
         counted = self._counted(target)
         return (right & counted).flatten(1).sum(1).float() / counted.flatten(1).sum(1)
 

@@ -42,6 +42,7 @@ class Examples(ABC):
         user_names: the names that `user` points at.
         augment: changes a training batch at random, or None.
         overlap: how many of the following examples share input with one (windows of a text); 0 for none.
+        most_at_once: how many examples may be read together when a model is measured.
     """
 
     num_classes: int
@@ -49,6 +50,7 @@ class Examples(ABC):
     user_names: Sequence[str] = ()
     augment: Augment | None = None
     overlap: int = 0
+    most_at_once: int = 1024
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -2,6 +2,7 @@
 
 import bisect
 import copy
+import functools
 import hashlib
 import itertools
 import random
@@ -20,6 +21,7 @@ from propfair.seeds import hashed
 Collate = Callable[[list[Any]], Any]  # from items to a batch: (inputs, targets), or a dict with the targets in it
 TARGET_NAMES = ("label", "labels", "fine_label", "target", "character", "y")
 _DIGEST_ITEMS = 64  # of the whole data set: reading all of it may take hours
+_MEASURED_BYTES = 16 << 20  # inputs that are in memory at a time when a model is measured
 _IN_EVALUATION = 0  # stands for the occasion where nothing is trained
 
 
@@ -71,6 +73,13 @@ class LazyExamples(Examples):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loader": None}
+
+    @functools.cached_property
+    def most_at_once(self) -> int:  # type: ignore[override]
+        """As many examples as fit into a few megabytes."""
+        x, _ = self._reader.read_untraced(_Request([0], _IN_EVALUATION))
+        size = sum(tensor.nbytes for tensor in named_tensors(x).values())
+        return max(1, min(Examples.most_at_once, _MEASURED_BYTES // max(1, size)))
 
     def inputs(self, index: Tensor) -> Inputs:
         return next(self.read([index]))[0]
