@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from propfair.algorithms.propfair import PropFair
     from propfair.core.aggregator import Rounds
     from propfair.core.client import LocalTraining
+    from propfair.core.metrics import Metric
     from propfair.data import ArrayExamples, Examples
     from propfair.errors import ConfigError, DataError, PropFairError, TrainingError
     from propfair.federation.federation import Federation, federate
+    from propfair.federation.own import from_datasets
     from propfair.runs.api import algorithm, train
     from propfair.runs.result import Result
 
@@ -31,7 +33,7 @@ _HOMES = {
     "ArrayExamples": "data", "Examples": "data",
     "ConfigError": "errors", "DataError": "errors", "PropFairError": "errors", "TrainingError": "errors",
     "Federation": "federation.federation", "federate": "federation.federation", "PropFairLoss": "algorithms.loss",
-    "Result": "runs.result", "Rounds": "core.aggregator",
+    "Result": "runs.result", "Rounds": "core.aggregator", "Metric": "core.metrics", "from_datasets": "federation.own",
 }  # fmt: skip
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "FedAvg",
     "Federation",
     "LocalTraining",
+    "Metric",
     "Needs",
     "Order",
     "PropFair",
@@ -55,6 +58,7 @@ __all__ = [
     "TrainingError",
     "algorithm",
     "federate",
+    "from_datasets",
     "register",
     "train",
 ]

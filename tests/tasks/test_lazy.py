@@ -119,7 +119,7 @@ def test_memory_stays_flat_for_data_ten_times_larger_than_what_is_allowed(tmp_pa
     ("item", "said"),
     [
         ((torch.zeros(2), torch.zeros(2), 1), r"pair \(input, target\) or a dict; got list of 3"),
-        ({"pixels": torch.zeros(2), "kind": 1}, "pass target=, the target's key"),
+        ({"pixels": torch.zeros(2), "kind": 1}, "pass target=, the key of the target"),
     ],
 )
 def test_items_that_are_no_pairs(item: Any, said: str) -> None:

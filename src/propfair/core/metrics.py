@@ -68,7 +68,8 @@ def choose_metrics(wanted: Sequence[Any], task: Task) -> tuple[Metric, ...]:
             "module:function".
         task: decides which names there are.
     """
-    found = [_metric(item, task) for item in wanted if item not in ("loss", task.score)]
+    measured = ("loss", task.score)
+    found = [_metric(item, task) for item in wanted if not (isinstance(item, str) and item in measured)]
     names = [metric.name for metric in found]
     twice = {name for name in names if names.count(name) > 1 or name in ("loss", "accuracy", task.score)}
     if twice:
