@@ -24,7 +24,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/propfair compare --config examples/demo.toml --seeds 0,1,2 --out runs/demo --force
+	$(BIN)/propfair sweep examples/demo.toml --workers 2 --out runs/demo
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

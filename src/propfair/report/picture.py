@@ -8,8 +8,17 @@ import numpy as np
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import worst_fraction
 from propfair.report.drawing import COLOURS, SHAPES, new_figure, save_figure
+from propfair.runs.grouping import Group
 
 _NAMED_CLIENTS, _NAME_LETTERS = 40, 22
+
+
+def draw_groups(groups: Sequence[Group], path: Path) -> Path:
+    """Write the picture of groups of runs on the same clients; the path again."""
+    first = groups[0].runs[0]
+    title = f"{first.data_name}, {len(first.clients.names)} clients: who is served how well"
+    draw_comparison({group.label: group.values() for group in groups}, first.clients.names, path, title)
+    return path
 
 
 def draw_comparison(accuracies: Mapping[str, FloatArray], names: Sequence[str], path: Path, title: str) -> None:
@@ -18,7 +27,7 @@ def draw_comparison(accuracies: Mapping[str, FloatArray], names: Sequence[str], 
     Points are means over seeds; bars on the right span one population standard deviation over seeds. Clients are named
     where there is room for all their names.
     """
-    figure = new_figure(11, 4.6)
+    figure = new_figure(11, 4.6 if max(map(len, names)) <= 2 or len(names) > _NAMED_CLIENTS else 5.6)
     clients, trade = figure.subplots(1, 2, width_ratios=(1.7, 1))
     first = next(iter(accuracies))
     order = np.argsort(accuracies[first].mean(0), kind="stable")

@@ -36,8 +36,19 @@ def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
         )
     else:
         notes.append(f"Chosen by {sweep.criterion} on the validation split; the test split was read once, at the end.")
+    notes += edge_notes(tested)
     columns = ["algorithm", "chosen", f"{sweep.split} {sweep.criterion}", *_STATISTICS]
     return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
+
+
+def edge_notes(tested: Sequence[Tested]) -> list[str]:
+    """A sentence for each chosen value beyond which better ones may lie."""
+    return [
+        f"{one.winner.contestant.label}: {settings_text({key: one.winner.point[key]})} is at the edge of what was "
+        "tried; a better value may lie beyond it."
+        for one in tested
+        for key in one.winner.at_edge
+    ]
 
 
 def result_json(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from propfair.runs.contestant import Contestant
 from propfair.tuning.criteria import Criterion
 from propfair.tuning.search import Search, Sweep, Tunable, Value, make_content, with_validation
 
-LEAST, MOST = 0.3, 10.0  # learning rates to try, as multiples of the one in the settings
+LEAST, MOST = 0.3, 30.0  # learning rates to try, as multiples of the one in the settings
 
 
 def budget_sweep(
@@ -67,7 +67,7 @@ def learning_rates(usual: float, count: int) -> tuple[float, ...]:
     """`count` rates from LEAST to MOST times the usual one, evenly spaced on a logarithmic scale.
 
     >>> learning_rates(0.1, 4)
-    (0.03, 0.0966, 0.311, 1.0)
+    (0.03, 0.139, 0.646, 3.0)
     """
     if count == 1:
         return (usual,)

@@ -53,6 +53,19 @@ class Winner:
     point: dict[str, Any]
     value: float
 
+    @property
+    def at_edge(self) -> list[str]:
+        """The settings whose chosen value is the smallest or the largest of three or more numbers that were tried.
+
+        A better value may lie beyond it.
+        """
+        numbers = {
+            key: values
+            for key, values in self.contestant.choices.items()
+            if not isinstance(values, Range) and len(values) > 2 and all(type(one) in (int, float) for one in values)
+        }
+        return [key for key, values in numbers.items() if self.point[key] in (min(values), max(values))]
+
 
 @dataclass(frozen=True)
 class Tally:

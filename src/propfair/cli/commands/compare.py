@@ -58,8 +58,8 @@ def compare(
     from propfair.cli.display import shown
     from propfair.cli.report_text import advice, print_comparison, write_page
     from propfair.cli.sweep_text import live_table
-    from propfair.report.picture import draw_comparison
-    from propfair.report.sweep import settings_text
+    from propfair.report.picture import draw_groups
+    from propfair.report.sweep import edge_notes, settings_text
     from propfair.runs.compare import Compared, Comparison
     from propfair.runs.contestant import Contestant
     from propfair.runs.toml import read_toml
@@ -86,29 +86,25 @@ def compare(
             )
             with live_table(sweep, workers, quiet=quiet) as show:
                 studies = run_sweep(sweep, Home.at(folder), workers=workers, show=show)
+            tested, failures = studies.tested(), studies.failures()
             compared = [
                 Compared(one.winner.contestant.chosen(settings_text(one.winner.point)), one.group.runs)
-                for one in studies.tested()
+                for one in tested
             ]
-            failures = studies.failures()
+            notes = edge_notes(tested)
         else:
             compared = comparison.train(
                 numbers, force=force, show_run=lambda title, rounds: shown(title, rounds, quiet=quiet)
             )
-            failures = []
+            failures = notes = []
     except KeyboardInterrupt:
         typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
         raise
-    picture = folder / "comparison.png"
-    first = compared[0].runs[0]
-    draw_comparison(
-        {one.contestant.label: one.group.values() for one in compared}, first.clients.names, picture,
-        f"{first.data_name}, {len(first.clients.names)} clients: who is served how well",
-    )  # fmt: skip
+    picture = draw_groups([one.group for one in compared], folder / "comparison.png")
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
     print_comparison(compared, [picture], page, output)
     if output == Format.table:
-        for line in [*failures, *advice(comparison, tune)]:
+        for line in [*failures, *notes, *advice(comparison, tune)]:
             typer.echo(line)
     if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)

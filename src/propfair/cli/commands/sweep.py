@@ -60,7 +60,9 @@ def sweep(
 
     Called again with the same [cyan]--out[/cyan], it goes on where it was; calls at the same time share the work.
     """
+    from propfair.cli.report_text import write_page
     from propfair.cli.sweep_text import live_table, print_tested
+    from propfair.report.picture import draw_groups
     from propfair.runs.names import RUNS, slug
     from propfair.tuning.search import load_sweep
     from propfair.tuning.studies import Home
@@ -82,5 +84,11 @@ def sweep(
         typer.echo(f"not all trials were run. Go on with the same command and --out {home.out}", err=True)
         raise typer.Exit(1)
     print_tested(loaded, studies, output)
+    groups = [one.group for one in studies.tested()]
+    if groups:
+        picture = draw_groups(groups, home.out / "comparison.png")
+        page = write_page([run.folder for one in groups for run in one.runs if run.folder], home.out / "report.html")
+        if output == Format.table:
+            typer.echo(f"picture: {picture}\nreport: {page}")
     if studies.broken:
         raise typer.Exit(1)
