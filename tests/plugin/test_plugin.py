@@ -1,6 +1,7 @@
 """The promise of the contract: an algorithm with its own number for each client is one file outside the package."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from propfair.engines.ray import Ray
 from propfair.engines.session import Engine
 from propfair.engines.vectorized import Vectorized
 from propfair.flower import FairStrategy, client_app
+from propfair.report.write import write_report
+from propfair.tuning.search import SweepFile, make_sweep
+from propfair.tuning.studies import Home
+from propfair.tuning.sweep import run_sweep
 from tests.engines import scenes
 from tests.flower.grid import LOCAL, SEED, LocalGrid, network, own_data, simulated
 from tests.plugin import installed
@@ -65,3 +70,19 @@ def test_flower_carries_the_numbers() -> None:
     found = result.arrays.to_torch_state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert [outcome.diagnostics for outcome in strategy.outcomes] == [outcome.diagnostics for outcome in outcomes]
+
+
+def test_a_sweep_tunes_it_and_a_report_shows_its_numbers(tmp_path: Path) -> None:
+    written = SweepFile(
+        run={"data": {"name": "digits", "num_clients": 4}, "model": "logistic", "schedule": {"rounds": 2}},
+        algorithms={"fedavg": {}, "tempered": {"keep": [0.2, 0.8]}},
+    )
+    studies = run_sweep(make_sweep(written), Home.at(tmp_path), workers=0)
+    tested = {one.winner.contestant.label: one for one in studies.tested()}
+    assert set(tested) == {"fedavg", "tempered"}
+    folders = [run.folder for one in tested.values() for run in one.group.runs if run.folder is not None]
+    problems, _ = write_report(folders, tmp_path / "report.html")
+    assert not problems
+    page = (tmp_path / "report.html").read_text()
+    assert "tempered" in page
+    assert "temperature" in page
