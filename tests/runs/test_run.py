@@ -188,3 +188,12 @@ def test_the_old_name_of_the_callback_still_works() -> None:
             watch=lambda now: seen.append(now.round),
         )  # fmt: skip
     assert seen == [1, 2]
+
+
+def test_labels_name_learning_rates_where_they_differ(tmp_path: Path) -> None:
+    for name, rate in (("slow", 0.1), ("fast", 0.5)):
+        settings = {"algorithm": "fedavg", "local.lr": rate, "data.num_clients": 3, "schedule.rounds": 1}
+        run(make_config({"model": "logistic"}, settings), tmp_path / name)
+    slow, fast = (read_run(tmp_path / name) for name in ("slow", "fast"))
+    assert [group.label for group in group_runs([slow, fast])] == ["fedavg [lr 0.1]", "fedavg [lr 0.5]"]
+    assert [group.label for group in group_runs([slow])] == ["fedavg"]

@@ -111,7 +111,10 @@ def by_clients(runs: Iterable[Run]) -> list[Comparison]:
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """One group for all runs of the same setting, in the order of first appearance; labels are all different."""
+    """One group for all runs of the same setting, in the order of first appearance; labels are all different.
+
+    Where learning rates differ, every label says its own: such algorithms may differ for no other reason.
+    """
     members: dict[tuple[str, int], dict[int, Run]] = {}
     for run in runs:
         key = setting_of(run)
@@ -123,6 +126,8 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     for by_seed in members.values():
         own = tuple(by_seed[seed] for seed in sorted(by_seed))
         groups.append(Group(own[0].label, own, _texts(_kept(own[0].config))))
+    if len({group.settings.get("local.lr") for group in groups}) > 1:
+        groups = [dataclasses.replace(group, label=_with_rate(group)) for group in groups]
     labels = _distinct_labels(groups)
     return [dataclasses.replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
 
@@ -174,6 +179,11 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
 def _differing(groups: Sequence[Group]) -> list[str]:
     keys = dict.fromkeys(key for group in groups for key in group.settings)
     return [key for key in keys if len({group.settings.get(key) for group in groups}) > 1]
+
+
+def _with_rate(group: Group) -> str:
+    rate = group.settings.get("local.lr")
+    return group.label if rate is None else f"{group.label} [lr {rate}]"
 
 
 def _distinct_labels(groups: Sequence[Group]) -> list[str]:
