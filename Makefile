@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Two workers, each with tests that are marked as a group in a row: see the marks xdist_group.
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --durations=15
+
 # The browser is fetched while Python packages are.
 MAKEFLAGS += --jobs=2
 
-.PHONY: demo test test-all lint browser docs bench constraints clean help
+.PHONY: demo quick test test-all lint browser docs bench constraints clean help
 
 help:
 	@echo "make demo      compare fair algorithms on real data, with a table, a picture and a report"
+	@echo "make quick     tests of the parts alone: under a minute"
 	@echo "make test      linter, type checker and tests"
 	@echo "make test-all  the same with the tests that take minutes"
 	@echo "make bench     speed and memory against a bare training loop"
@@ -32,11 +36,14 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+quick: $(INSTALLED)
+	$(PYTEST) -m 'not slow' tests/unit tests/contract tests/golden
+
 test: lint browser
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: lint browser
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from typer.cli import get_docs_for_click
 
-from propfair.algorithms.base import ALGORITHMS
+import propfair.algorithms
+from propfair.algorithms import ALGORITHMS
 from propfair.cli.app import app, load_commands
 
 # A formula, also one in $$ inside a line, which the extension takes for $ with two stray signs around it.
@@ -47,12 +48,13 @@ def algorithms_page() -> str:
         "Each is a frozen dataclass; its fields are its options in configs and on the command line. "
         "`propfair list algorithms` prints them with their defaults.",
     ]
+    shown = set()
     for name in ALGORITHMS.names():
-        kind = ALGORITHMS.get(name)
-        parts.append(f"## `{name}`\n\n::: {kind.__module__}.{kind.__qualname__}\n    options:\n      heading_level: 3\n"
-                     "      members: false")  # fmt: skip
-    parts.append("## The contract\n\n::: propfair.algorithms.base\n    options:\n      heading_level: 3\n"
-                 "      members: [Algorithm, Cohort, Needs, Order, Personal]")  # fmt: skip
+        kind = ALGORITHMS.get(name).__name__
+        shown.add(kind)
+        parts.append(f"## `{name}`\n\n### ::: propfair.algorithms.{kind}\n    options:\n      members: false")
+    parts.append("## The contract")
+    parts += [f"### ::: propfair.algorithms.{name}" for name in propfair.algorithms.__all__ if name not in shown]
     return "\n\n".join(parts) + "\n"
 
 

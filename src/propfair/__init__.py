@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from propfair.algorithms import Algorithm, Cohort, Needs, Order, State, register
-    from propfair.algorithms.fedavg import FedAvg
-    from propfair.algorithms.loss import PropFairLoss
-    from propfair.algorithms.propfair import PropFair
-    from propfair.core.aggregator import Rounds
-    from propfair.core.client import LocalTraining
-    from propfair.core.metrics import Metric
+    from propfair.algorithms import Algorithm, Cohort, FedAvg, Needs, Order, PropFair, PropFairLoss, State, register
+    from propfair.core import LocalTraining, Rounds
     from propfair.data import ArrayExamples, Examples
-    from propfair.errors import ConfigError, DataError, PropFairError, TrainingError
-    from propfair.federation.federation import Federation, federate
-    from propfair.federation.own import from_datasets
-    from propfair.runs.api import algorithm, train
-    from propfair.runs.result import Result
+    from propfair.errors import (
+        ConfigError,
+        DataError,
+        MissingExtraError,
+        PropFairError,
+        PropFairWarning,
+        TrainingError,
+    )
+    from propfair.federation import Federation, federate
+    from propfair.runs import Result, Run, algorithm, read_run, read_runs, train
 
-# Public names and where they live. They are imported when first used, so that `import propfair` costs nothing.
-_HOMES = {
-    "Algorithm": "algorithms", "Cohort": "algorithms", "Needs": "algorithms", "Order": "algorithms",
-    "State": "algorithms", "register": "algorithms", "FedAvg": "algorithms.fedavg", "PropFair": "algorithms.propfair",
-    "algorithm": "runs.api", "train": "runs.api", "LocalTraining": "core.client",
-    "ArrayExamples": "data", "Examples": "data",
-    "ConfigError": "errors", "DataError": "errors", "PropFairError": "errors", "TrainingError": "errors",
-    "Federation": "federation.federation", "federate": "federation.federation", "PropFairLoss": "algorithms.loss",
-    "Result": "runs.result", "Rounds": "core.aggregator", "Metric": "core.metrics", "from_datasets": "federation.own",
-}  # fmt: skip
+# Public names by the room where they live. They are imported when first used, so that `import propfair` costs nothing.
+_ROOMS = {
+    "algorithms": "Algorithm Cohort FedAvg Needs Order PropFair PropFairLoss State register",
+    "core": "LocalTraining Rounds",
+    "data": "ArrayExamples Examples",
+    "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError",
+    "federation": "Federation federate",
+    "runs": "Result Run algorithm read_run read_runs train",
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "Algorithm",
@@ -46,19 +46,22 @@ __all__ = [
     "FedAvg",
     "Federation",
     "LocalTraining",
-    "Metric",
+    "MissingExtraError",
     "Needs",
     "Order",
     "PropFair",
     "PropFairError",
     "PropFairLoss",
+    "PropFairWarning",
     "Result",
     "Rounds",
+    "Run",
     "State",
     "TrainingError",
     "algorithm",
     "federate",
-    "from_datasets",
+    "read_run",
+    "read_runs",
     "register",
     "train",
 ]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms import ALGORITHMS
 
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
 ROOT = Path(__file__).parents[2]
 
 

@@ -7,9 +7,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import propfair
-from propfair.data.digits import Digits
-from propfair.federation.federation import Federation
-from propfair.federation.partition import Dirichlet
+from propfair.data import Digits
+from propfair.federation import Dirichlet, Federation
 
 
 def network() -> nn.Module:

@@ -13,7 +13,7 @@ from propfair.cli.options import Format
 from propfair.errors import MissingExtraError
 from propfair.federation.federation import Split
 from propfair.report.write import write_report
-from propfair.runs.compare import Compared, Comparison
+from propfair.runs.compare import Compared, Contest
 from propfair.runs.measures import Measure
 from propfair.runs.result import Result
 from propfair.runs.run import Run
@@ -122,12 +122,12 @@ def print_comparison(
         print(f"report: {report}")
 
 
-def advice(comparison: Comparison, tuned: bool) -> list[str]:
+def advice(contest: Contest, tuned: bool) -> list[str]:
     """What to know before a comparison is believed, in sentences."""
     if tuned:
         return ["Learning rates and main hyper-parameters were chosen on validation data, with equal budgets."]
-    configs = comparison.configs
-    if comparison.same_rate:
+    configs = contest.configs
+    if contest.same_rate:
         rate = f"All have the learning rate {configs[0].local.lr:g}; nothing was tuned for any of them."
     else:
         rate = "Learning rates differ, as the labels say, and nothing was tuned: none may be at its best."

@@ -35,7 +35,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Contest:
     """What is to be compared, checked.
 
     Attributes:
@@ -57,7 +57,7 @@ class Comparison:
         overrides: Mapping[str, Any] | None = None,
         out: Path | None = None,
         tuning: str = "",
-    ) -> "Comparison":
+    ) -> "Contest":
         """Validate everything before the first run starts.
 
         Args:

@@ -60,7 +60,7 @@ def compare(
     from propfair.cli.sweep_text import live_table
     from propfair.report.picture import draw_groups
     from propfair.report.sweep import edge_notes, settings_text
-    from propfair.runs.compare import Compared, Comparison
+    from propfair.runs.compare import Compared, Contest
     from propfair.runs.contestant import Contestant
     from propfair.runs.toml import read_toml
 
@@ -71,10 +71,10 @@ def compare(
     overrides = gathered([item for item in items or [] if _is_setting(item)], device=device, data_dir=data_dir)
     numbers = seed_list(seeds)
     quiet = quiet or output == Format.json
-    comparison = Comparison.of(
+    contest = Contest.of(
         content, contestants, overrides=overrides, out=out, tuning=f"{trials} by {criterion}" if tune else ""
     )
-    folder = comparison.folder
+    folder = contest.folder
     try:
         if tune:
             from propfair.tuning.budget import budget_sweep
@@ -93,7 +93,7 @@ def compare(
             ]
             notes = edge_notes(tested)
         else:
-            compared = comparison.train(
+            compared = contest.train(
                 numbers, force=force, show_run=lambda title, rounds: shown(title, rounds, quiet=quiet)
             )
             failures = notes = []
@@ -104,7 +104,7 @@ def compare(
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
     print_comparison(compared, [picture], page, output)
     if output == Format.table:
-        for line in [*failures, *notes, *advice(comparison, tune)]:
+        for line in [*failures, *notes, *advice(contest, tune)]:
             typer.echo(line)
     if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)

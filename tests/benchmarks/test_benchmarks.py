@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import harness, memory
 from benchmarks.contestants import bare
 from benchmarks.contestants import propfair as ours
 from benchmarks.growth import Point, exponent
@@ -14,6 +13,7 @@ from benchmarks.report import BEGIN, END, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS, find
 
 import propfair
+from benchmarks import harness, memory
 
 
 def results() -> Results:
