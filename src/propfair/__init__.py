@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from propfair.algorithms import Algorithm, Cohort, FedAvg, Needs, Order, PropFair, PropFairLoss, State, register
-    from propfair.core import LocalTraining, Rounds
+    from propfair.core import LocalTraining, Metric, Rounds
     from propfair.data import ArrayExamples, Examples
     from propfair.errors import (
         ConfigError,
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
         PropFairWarning,
         TrainingError,
     )
-    from propfair.federation import Federation, federate
+    from propfair.federation import Federation, federate, from_datasets
     from propfair.runs import Result, Run, algorithm, read_run, read_runs, train
 
 # Public names by the room where they live. They are imported when first used, so that `import propfair` costs nothing.
 _ROOMS = {
     "algorithms": "Algorithm Cohort FedAvg Needs Order PropFair PropFairLoss State register",
-    "core": "LocalTraining Rounds",
+    "core": "LocalTraining Metric Rounds",
     "data": "ArrayExamples Examples",
     "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError",
-    "federation": "Federation federate",
+    "federation": "Federation federate from_datasets",
     "runs": "Result Run algorithm read_run read_runs train",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
@@ -46,6 +46,7 @@ __all__ = [
     "FedAvg",
     "Federation",
     "LocalTraining",
+    "Metric",
     "MissingExtraError",
     "Needs",
     "Order",
@@ -60,6 +61,7 @@ __all__ = [
     "TrainingError",
     "algorithm",
     "federate",
+    "from_datasets",
     "read_run",
     "read_runs",
     "register",

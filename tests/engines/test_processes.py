@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
 from propfair.core.aggregator import Rounds
-from propfair.core.client import cross_entropy
 from propfair.core.params import FlatModel
+from propfair.core.tasks import cross_entropy
 from propfair.engines.inprocess import InProcess
 from propfair.engines.processes import engine as processes
 from propfair.engines.processes import launcher, shared

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Order, Personal
 from propfair.algorithms.fedavg import FedAvg
-from propfair.core.client import LocalTraining, Workload, batch_order, cross_entropy, run_client
+from propfair.core.client import LocalTraining, Workload, batch_order, run_client
 from propfair.core.params import FlatModel
+from propfair.core.tasks import cross_entropy
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
 from tests.builders import random_federation, seeded

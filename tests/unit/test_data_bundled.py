@@ -17,6 +17,7 @@ def test_digits() -> None:
     x = digits.inputs(torch.arange(1797))
     assert x.shape == (1797, 1, 8, 8)
     assert (float(x.min()), float(x.max())) == (0, 1)
+    assert digits.labels is not None
     assert digits.labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
@@ -33,6 +34,7 @@ def test_synthetic_sizes_and_statistics() -> None:
     within = x.view(200, 50, 60).var(1).mean(0)
     assert within.allclose(torch.arange(1, 61).pow(-1.2), rtol=0.1), "Sigma_jj = j^-1.2"
     assert abs(float(x.mean())) < 0.05
+    assert data.labels is not None
     assert data.labels.bincount(minlength=10).min() > 500
     paper = federate(SOURCES.make("synthetic", {"num_users": 30}).load(None), Natural())
     assert (paper.train.lengths + paper.test.lengths).min() >= 50

@@ -2,11 +2,14 @@
 
 from propfair.core.aggregator import Aggregator, Outcome, RoundPlan, Rounds
 from propfair.core.client import LocalTraining, Workload, run_client
-from propfair.core.evaluation import Evaluation, LossFunction
+from propfair.core.evaluation import Evaluation
 from propfair.core.messages import Block, Job, Orders, Report, Reports
+from propfair.core.metrics import Metric
 from propfair.core.params import FlatModel
+from propfair.core.tasks import TASKS, LossFunction, Task
 
 __all__ = [
+    "TASKS",
     "Aggregator",
     "Block",
     "Evaluation",
@@ -14,12 +17,14 @@ __all__ = [
     "Job",
     "LocalTraining",
     "LossFunction",
+    "Metric",
     "Orders",
     "Outcome",
     "Report",
     "Reports",
     "RoundPlan",
     "Rounds",
+    "Task",
     "Workload",
     "run_client",
 ]

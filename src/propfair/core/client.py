@@ -10,23 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from propfair.algorithms.base import Algorithm, ClientId, Order, Personal
-from propfair.core.evaluation import LossFunction, chunks, measure
+from propfair.core.evaluation import chunks, measure
 from propfair.core.messages import Report
-from propfair.core.params import FlatModel, all_finite
+from propfair.core.metrics import Metric
+from propfair.core.params import FlatModel, all_finite, feed
+from propfair.core.tasks import SINGLE_LABEL, LossFunction, Task, cross_entropy
+from propfair.data.base import Occasion
 from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Federation
-from propfair.seeds import derive, generator, seed_global, shuffles
+from propfair.seeds import derive, seed_global, shuffles
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 Memory = dict[str, Tensor]  # what a client keeps between rounds
-
-
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """The default loss: cross-entropy of each example, [B]."""
-    return functional.cross_entropy(output, target, reduction="none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +100,8 @@ class Workload:
     loss: LossFunction = cross_entropy
     device: str = "cpu"
     starts: Callable[[ClientId], Tensor] | None = None  # [P], each client's own first model; None: one for all
+    task: Task = SINGLE_LABEL
+    metrics: tuple[Metric, ...] = ()  # measured beside the loss and the score of the task
 
 
 def batch_loss(algorithm: Algorithm, losses: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -187,11 +186,11 @@ def _train_personal(
 
 
 def _validation_loss(model: FlatModel, work: Workload, client: ClientId) -> float:
-    batches = chunks(work.federation.validation, [client])
+    batches = chunks(work.federation, "validation", [client])
     if not batches:
         raise ConfigError(_no_validation(work.federation, client))
-    losses = [measure(model, work.federation.examples, work.loss, batch)[0] for batch in batches]
-    return float(torch.cat(losses).double().mean())
+    rows = measure(model, work.federation.examples, work.task, work.loss, batches)
+    return float(torch.cat(rows, dim=1)[0].double().mean())
 
 
 def check_personal(work: Workload) -> None:
@@ -223,17 +222,14 @@ def _train(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Local steps on `objective(batch loss) + lam/2 ||params - anchor||^2`; the batch losses [S] and sizes [S]."""
     seed_global(derive(work.seed, "model", round_, client))
-    augment_rng = generator(work.seed, "batches", round_, client, 1)
-    examples = work.federation.examples
+    length = len(work.federation.train[client])
+    occasion = Occasion(work.seed, round_, client, -(-length // work.local.batch_size))
     take_step = _optimizer(model, work.local, lr)
     losses: list[Tensor] = []
     sizes: list[int] = []
     model.train()
-    for index in batch_order(work, round_, client):
-        x, y = examples.inputs(index), examples.targets(index)
-        if examples.augment is not None:
-            x = examples.augment(x, augment_rng)
-        loss = batch_loss(work.algorithm, work.loss(model.module(x), y))
+    for x, y in work.federation.examples.read(batch_order(work, round_, client), occasion):
+        loss = batch_loss(work.algorithm, work.loss(feed(model.module, x), y))
         if lam:
             assert anchor is not None
             pull = model.params.detach() - anchor
@@ -241,7 +237,7 @@ def _train(
         else:
             take_step(objective(loss), None)
         losses.append(loss.detach())
-        sizes.append(len(index))
+        sizes.append(len(y))
     return torch.stack(losses).float().cpu(), torch.tensor(sizes, dtype=torch.float32)
 
 

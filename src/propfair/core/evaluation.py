@@ -1,54 +1,84 @@
-"""Losses and accuracies of clients, computed in wide batches across clients rather than client by client."""
+"""Losses, scores and metrics of clients, computed in wide batches across clients rather than client by client."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from propfair.algorithms.base import ClientId
-from propfair.core.params import FlatModel
+from propfair.core.metrics import Metric, read_meter
+from propfair.core.params import FlatModel, feed
+from propfair.core.tasks import LossFunction, Task
 from propfair.data.base import Examples
-from propfair.federation.federation import Ragged
+from propfair.federation.federation import Federation, Ragged, Split
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> losses of the examples [B]
-SMALLEST_BATCH, LARGEST_BATCH, PARTS = 128, 1024, 16  # few examples still keep several workers busy
+SMALLEST_BATCH, PARTS = 128, 16  # few examples still keep several workers busy
 
 
 class Evaluation(NamedTuple):
     """What a model does for each of K clients. nan where a client has no examples, or where accuracy has no meaning."""
 
     loss: Tensor  # [K], mean over the client's examples
-    accuracy: Tensor  # [K], share of examples whose largest output is their label
+    accuracy: Tensor  # [K], share of what is judged (examples, labels, positions) that is right
     num_examples: Tensor  # [K]
+    metrics: Mapping[str, Tensor] = {}  # [K] each, by name: the score of tasks without accuracy, and what was asked for
+
+    def values(self) -> dict[str, Tensor]:
+        """Everything that was measured, by name; accuracy only where it has a meaning."""
+        named = {"loss": self.loss} | ({} if self.accuracy.isnan().all() else {"accuracy": self.accuracy})
+        return {**named, **self.metrics}
 
 
-def chunks(index: Ragged, clients: Sequence[ClientId]) -> list[Tensor]:
+def chunks(federation: Federation, split: Split, clients: Sequence[ClientId]) -> list[Tensor]:
     """The examples of the clients, one after the other, cut into batches. The unit of work for parallel engines.
 
     Batches are the same on every engine, since their shapes decide the last bits.
     """
+    index = federation.split(split)
     whole = torch.cat([index[client] for client in clients]) if clients else index.values[:0]
-    size = min(LARGEST_BATCH, max(SMALLEST_BATCH, len(whole) // PARTS))
+    size = min(federation.examples.most_at_once, max(SMALLEST_BATCH, len(whole) // PARTS))
     return list(torch.split(whole, size)) if len(whole) else []
 
 
 @torch.no_grad()
-def measure(model: FlatModel, examples: Examples, loss: LossFunction, index: Tensor) -> Tensor:
-    """Loss and correctness of single examples, [2, B]; correctness is nan for real-valued targets."""
+def measure(
+    model: FlatModel, examples: Examples, task: Task, loss: LossFunction, batches: Sequence[Tensor]
+) -> list[Tensor]:
+    """Loss and score of single examples, [2, B] for each batch of indices; scores are nan where a task has none."""
     model.train(False)
-    output, target = model.module(examples.inputs(index)), examples.targets(index)
-    losses = loss(output, target).float()
-    if target.is_floating_point() or output.ndim != 2:
-        return torch.stack([losses, torch.full_like(losses, torch.nan)]).cpu()
-    return torch.stack([losses, (output.argmax(1) == target).float()]).cpu()
+    rows = []
+    for x, target in examples.read(batches):
+        output = feed(model.module, x)
+        losses = loss(output, target).float()
+        rows.append(torch.stack([losses, task.scores(output, target).to(losses)]).cpu())
+    return rows
 
 
-def gather(parts: Sequence[Tensor], index: Ragged, clients: Sequence[ClientId]) -> Evaluation:
-    """Means per client, in float64, from the measured chunks in order."""
+@torch.no_grad()
+def measure_metrics(
+    model: FlatModel, examples: Examples, task: Task, metrics: Sequence[Metric], batches: Sequence[Tensor], where: str
+) -> Tensor:
+    """The metrics [M] of one client from all its batches of indices, float64; nan for a client without examples."""
+    model.train(False)
+    if not batches:
+        return torch.full((len(metrics),), torch.nan, dtype=torch.float64)
+    meters = [metric.meter(task) for metric in metrics]
+    for x, target in examples.read(batches):
+        output = feed(model.module, x)
+        for meter in meters:
+            meter.update(output, target)
+    found = [read_meter(metric, meter, where) for metric, meter in zip(metrics, meters, strict=True)]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def gather(parts: Sequence[Tensor], index: Ragged, clients: Sequence[ClientId], score: str = "accuracy") -> Evaluation:
+    """Means per client, in float64, from the measured chunks in order; `score` is what scores are called."""
     lengths = index.lengths[list(clients)]
     owner = torch.repeat_interleave(torch.arange(len(clients)), lengths)
     values = torch.cat(list(parts), dim=1).double() if parts else torch.empty(2, 0, dtype=torch.float64)
     sums = torch.zeros(2, len(clients), dtype=torch.float64).index_add_(1, owner, values)
-    loss, accuracy = sums / lengths  # 0 / 0 = nan for a client without examples
-    return Evaluation(loss, accuracy, lengths)
+    loss, scores = sums / lengths  # 0 / 0 = nan for a client without examples
+    if score == "accuracy":
+        return Evaluation(loss, scores, lengths)
+    return Evaluation(loss, torch.full_like(loss, torch.nan), lengths, {score: scores} if score else {})

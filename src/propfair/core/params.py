@@ -1,6 +1,7 @@
 """A module as one flat vector: the only file that knows parameters, buffers and their dtypes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,13 @@ class FlatModel:
         """The inverse of `state_dict`."""
         self.module.load_state_dict(dict(state))
         return self.params.clone(), self.buffers
+
+
+def feed(module: nn.Module, inputs: Any) -> Any:
+    """The module's output: the items of a tuple are its arguments, those of a dict its named arguments."""
+    if isinstance(inputs, Tensor):
+        return module(inputs)
+    return module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
 
 
 def all_finite(tensor: Tensor) -> bool:

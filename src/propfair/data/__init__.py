@@ -6,6 +6,8 @@ from propfair.data.digits import Digits
 from propfair.data.fashion_mnist import FashionMnist
 from propfair.data.form_fields import FormFields
 from propfair.data.images import CropFlip, ImageSource
+from propfair.data.lazy import LazyExamples
+from propfair.data.own import Own
 from propfair.data.shakespeare import Shakespeare
 from propfair.data.synthetic import Synthetic
 from propfair.data.tiny_imagenet import TinyImageNet
@@ -22,6 +24,8 @@ __all__ = [
     "FashionMnist",
     "FormFields",
     "ImageSource",
+    "LazyExamples",
+    "Own",
     "Protocol",
     "Remote",
     "Shakespeare",

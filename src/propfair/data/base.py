@@ -3,22 +3,38 @@
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from propfair.errors import DataError
 from propfair.registry import Registry
+from propfair.seeds import derive, generator
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # training batches only
+IGNORED = -100  # the label of a position that does not count, as in torch
+Inputs = Any  # what a model takes: a tensor, or a tuple, a list or a dict of tensors
+
+
+class Occasion(NamedTuple):
+    """When a client reads its training batches, which decides all randomness in them."""
+
+    seed: int
+    round: int
+    client: int
+    batches_per_epoch: int
+
+    def item_seed(self, step: int) -> int:
+        """From which the reading of the items of a step draws; the same for all steps of an epoch."""
+        return derive(self.seed, "reading", self.round, self.client, step // self.batches_per_epoch)
 
 
 class Examples(ABC):
-    """A data set in memory.
+    """A data set, in memory or read when it is needed.
 
     Attributes:
         num_classes: labels are 0 .. num_classes - 1; 0 for real-valued targets.
@@ -26,6 +42,7 @@ class Examples(ABC):
         user_names: the names that `user` points at.
         augment: changes a training batch at random, or None.
         overlap: how many of the following examples share input with one (windows of a text); 0 for none.
+        most_at_once: how many examples may be read together when a model is measured.
     """
 
     num_classes: int
@@ -33,13 +50,14 @@ class Examples(ABC):
     user_names: Sequence[str] = ()
     augment: Augment | None = None
     overlap: int = 0
+    most_at_once: int = 1024
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def inputs(self, index: Tensor) -> Tensor:
-        """The model-ready inputs of the examples `index` [B]."""
+    def inputs(self, index: Tensor) -> Inputs:
+        """The model-ready inputs of the examples `index` [B]: a tensor, or a tuple or dict of tensors."""
 
     @abstractmethod
     def targets(self, index: Tensor) -> Tensor:
@@ -53,9 +71,22 @@ class Examples(ABC):
     def with_tensors(self, tensors: dict[str, Tensor]) -> "Examples":
         """The same examples on other storage (shared memory, another device)."""
 
+    def read(self, batches: Iterable[Tensor], occasion: Occasion | None = None) -> Iterator[tuple[Inputs, Tensor]]:
+        """Inputs and targets of each batch of indices; with an occasion, changed at random as in training."""
+        rng = None
+        if self.augment is not None and occasion is not None:
+            rng = generator(occasion.seed, "batches", occasion.round, occasion.client, 1)
+        for index in batches:
+            x, y = self.inputs(index), self.targets(index)
+            yield (x if rng is None or self.augment is None else self.augment(x, rng)), y
+
+    def to(self, device: torch.device | str) -> "Examples":
+        """The same examples, on the device when they are read."""
+        return self.with_tensors({name: tensor.to(device) for name, tensor in self.tensors().items()})
+
     @property
-    def labels(self) -> Tensor:
-        """All targets, [N]."""
+    def labels(self) -> Tensor | None:
+        """All targets, [N, ...]; None where they are not known without reading everything."""
         return self.targets(torch.arange(len(self)))
 
     def digest(self) -> str:
@@ -68,7 +99,7 @@ class Examples(ABC):
 
 
 class ArrayExamples(Examples):
-    """Examples held as one array.
+    """Examples held as one array, or as a tuple or dict of arrays for models with several inputs.
 
     uint8 inputs are scaled to [0, 1] batch by batch, so that images stay small in memory; other types are used as
     they are. `mean` and `std` [channels] normalise after that. `known_digest` saves hashing what was hashed before.
@@ -76,7 +107,7 @@ class ArrayExamples(Examples):
 
     def __init__(
         self,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         *,
         num_classes: int,
@@ -87,8 +118,12 @@ class ArrayExamples(Examples):
         augment: Augment | None = None,
         known_digest: str | None = None,
     ) -> None:
-        if len(x) != len(y):
-            raise DataError(f"inputs and labels must have the same length; got {len(x)} inputs and {len(y)} labels")
+        for name, tensor in named_tensors(x).items():
+            if len(tensor) != len(y):
+                raise DataError(
+                    f"inputs and labels must have the same length; got {len(tensor)} inputs and {len(y)} labels"
+                    + (f" (in {name})" if name != "x" else "")
+                )
         self.x, self.y = x, y
         self.num_classes = num_classes
         self.user, self.user_names = user, user_names
@@ -98,8 +133,11 @@ class ArrayExamples(Examples):
     def __len__(self) -> int:
         return len(self.y)
 
-    def inputs(self, index: Tensor) -> Tensor:
-        batch = self.x.index_select(0, index)  # many times faster than x[index] for short rows
+    def inputs(self, index: Tensor) -> Inputs:
+        return map_tensors(lambda x: self._rows(x, index), self.x)
+
+    def _rows(self, x: Tensor, index: Tensor) -> Tensor:
+        batch = x.index_select(0, index)  # many times faster than x[index] for short rows
         if batch.dtype == torch.uint8:
             batch = batch.to(torch.float32).div_(255)
         if self.mean is not None and self.std is not None:
@@ -115,15 +153,43 @@ class ArrayExamples(Examples):
         return self.y
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"x": self.x, "y": self.y}
+        return {**named_tensors(self.x), "y": self.y}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> "ArrayExamples":
         moved = copy.copy(self)
-        moved.x, moved.y = tensors["x"], tensors["y"]
+        others = iter(tensors[name] for name in named_tensors(self.x))
+        moved.x, moved.y = map_tensors(lambda _: next(others), self.x), tensors["y"]
         return moved
 
     def digest(self) -> str:
         return self.known_digest or super().digest()
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """The same structure with every tensor changed.
+
+    >>> map_tensors(len, (torch.zeros(2), {"a": torch.zeros(3)}))
+    (2, {'a': 3})
+    """
+    if isinstance(inputs, Tensor):
+        return change(inputs)
+    if isinstance(inputs, Mapping):
+        return {name: map_tensors(change, value) for name, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(map_tensors(change, value) for value in inputs)
+    raise DataError(f"inputs must be a tensor, or a tuple or dict of tensors; got {type(inputs).__name__}")
+
+
+def named_tensors(inputs: Inputs, name: str = "x") -> dict[str, Tensor]:
+    """The tensors in a structure of inputs, by place.
+
+    >>> list(named_tensors((torch.zeros(2), {"a": torch.zeros(3)})))
+    ['x.0', 'x.1.a']
+    """
+    if isinstance(inputs, Tensor):
+        return {name: inputs}
+    items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    return {key: tensor for at, value in items for key, tensor in named_tensors(value, f"{name}.{at}").items()}
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ class DelegatingSession(Session):
     def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return self.inner.measure_each(models, batches)
 
+    def measure_metrics(
+        self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]], names: Sequence[str]
+    ) -> Tensor:
+        return self.inner.measure_metrics(models, batches, names)
+
     @property
     def memories(self) -> Mapping[ClientId, Memory]:
         return self.inner.memories

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from propfair.core.client import Workload, run_client
-from propfair.core.evaluation import measure
+from propfair.core.client import Memory, Workload, run_client
+from propfair.core.evaluation import measure, measure_metrics
 from propfair.core.messages import Block, Job, Reply, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
@@ -78,7 +78,20 @@ class InProcessSession(Session):
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
         self.model.load(params, buffers)
         with torch_threads(self._threads):
-            return [measure(self.model, self.work.federation.examples, self.work.loss, batch) for batch in batches]
+            return measure(self.model, self.work.federation.examples, self.work.task, self.work.loss, batches)
+
+    def measure_metrics(
+        self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]], names: Sequence[str]
+    ) -> Tensor:
+        rows, loaded = [], None
+        with torch_threads(self._threads):
+            for own, few, name in zip(models, batches, names, strict=True):
+                if own is not loaded:
+                    self.model.load(own["params"], own["buffers"])
+                    loaded = own
+                work = self.work
+                rows.append(measure_metrics(self.model, work.federation.examples, work.task, work.metrics, few, name))
+        return torch.stack(rows)
 
 
 @contextlib.contextmanager
@@ -99,8 +112,4 @@ def on_device(federation: Federation, device: str) -> Federation:
     """The same federation with its examples on the device. Index lists stay on the CPU."""
     if torch.device(device).type == "cpu":
         return federation
-    examples = federation.examples
-    return dataclasses.replace(
-        federation,
-        examples=examples.with_tensors({name: tensor.to(device) for name, tensor in examples.tensors().items()}),
-    )
+    return dataclasses.replace(federation, examples=federation.examples.to(device))

@@ -56,19 +56,49 @@ class Session(ABC):
 
     @abstractmethod
     def measure(self, params: Tensor, buffers: Tensor, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Loss and correctness [2, B] of the examples in each batch of indices, in order; see `evaluation.measure`."""
+        """Loss and score [2, B] of the examples in each batch of indices, in order; see `evaluation.measure`."""
+
+    @abstractmethod
+    def measure_metrics(
+        self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]], names: Sequence[str]
+    ) -> Tensor:
+        """The metrics of the workload for several clients, [K, M] float64: each by its model, on its own batches.
+
+        `names` are of the clients, for messages. The same model may be given for all.
+        """
 
     def evaluate(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """The global model on each client's examples."""
+        found = self._rows(params, buffers, split, clients)
+        model = {"params": params, "buffers": buffers}
+        return self._with_metrics(found, [model] * len(clients), split, clients)
+
+    def _rows(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         index = self.work.federation.split(split)
-        return gather(self.measure(params, buffers, chunks(index, clients)), index, clients)
+        parts = self.measure(params, buffers, chunks(self.work.federation, split, clients))
+        return gather(parts, index, clients, self.work.task.score)
+
+    def _with_metrics(
+        self, found: Evaluation, models: Sequence[Memory], split: Split, clients: Sequence[ClientId]
+    ) -> Evaluation:
+        """An evaluation with the metrics of the workload, if it has any; the batches are then gone through again."""
+        federation, metrics = self.work.federation, self.work.metrics
+        if not metrics or not clients:
+            return found
+        batches = [chunks(federation, split, [client]) for client in clients]
+        names = [f"client {client} ({federation.names[client]})" for client in clients]
+        columns = self.measure_metrics(models, batches, names).unbind(1)
+        named = {metric.name: column for metric, column in zip(metrics, columns, strict=True)}
+        return found._replace(metrics={**found.metrics, **named})
 
     def losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
         """What rules that need LOSS look at: the loss of the model on each client's training set, [K] float64."""
         if self.work.algorithm.reduce is None:
-            return self.evaluate(params, buffers, "train", clients).loss
+            return self._rows(params, buffers, "train", clients).loss
         index = self.work.federation.train
-        examples = torch.cat(self.measure(params, buffers, chunks(index, clients)), dim=1)[0].double()
+        examples = torch.cat(self.measure(params, buffers, chunks(self.work.federation, "train", clients)), dim=1)[
+            0
+        ].double()
         parts = torch.split(examples, index.lengths[list(clients)].tolist())
         return torch.stack([batch_loss(self.work.algorithm, part) for part in parts])
 
@@ -82,12 +112,19 @@ class Session(ABC):
         """Each client's personal model on its own examples; nan for clients that have none yet."""
         index = self.work.federation.split(split)
         known = [client for client in clients if client in self.memories]
-        parts = self.measure_each([self.memories[c] for c in known], [chunks(index, [c]) for c in known])
-        own = gather([part for parts_of_one in parts for part in parts_of_one], index, known)
+        models = [self.memories[client] for client in known]
+        parts = self.measure_each(models, [chunks(self.work.federation, split, [client]) for client in known])
+        own = gather([part for parts_of_one in parts for part in parts_of_one], index, known, self.work.task.score)
+        own = self._with_metrics(own, models, split, known)
         place = torch.tensor([client in self.memories for client in clients], dtype=torch.bool)
-        loss, accuracy = torch.full((2, len(clients)), torch.nan, dtype=torch.float64)
-        loss[place], accuracy[place] = own.loss, own.accuracy
-        return Evaluation(loss, accuracy, index.lengths[list(clients)])
+
+        def spread(values: Tensor) -> Tensor:
+            everyone = torch.full((len(clients),), torch.nan, dtype=torch.float64)
+            everyone[place] = values
+            return everyone
+
+        metrics = {name: spread(values) for name, values in own.metrics.items()}
+        return Evaluation(spread(own.loss), spread(own.accuracy), index.lengths[list(clients)], metrics)
 
     def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """`measure` for several models, each on its own batches."""

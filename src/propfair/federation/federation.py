@@ -109,6 +109,8 @@ def federate(
             stacklevel=2,
         )
     labels = examples.labels
+    if labels is None:  # as many as there are examples, of no class
+        labels = torch.zeros(len(examples))
     dealt = partitioner(labels, num_clients, seed, examples.user)
     parts = splitter(dealt.clients, labels, seed)
     if dealt.users is not None and examples.user_names:

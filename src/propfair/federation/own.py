@@ -1,17 +1,19 @@
-"""A user's own data: arrays, tensors, torch data sets, ready-made splits."""
+"""A user's own data: arrays, data frames, files, torch data sets, ready-made splits."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from propfair.data.base import ArrayExamples
-from propfair.data.hub import is_table, partitions, read_table
+from propfair.data.base import IGNORED, ArrayExamples, Examples, map_tensors, named_tensors
+from propfair.data.hub import partitions, read_table
+from propfair.data.lazy import Collate, LazyExamples
 from propfair.errors import DataError
 from propfair.federation.federation import SPLITS, Federation
 from propfair.federation.ragged import Ragged
+from propfair.federation.reading import Arrays, ClientReader, Later, checked, tensor_of
 from propfair.federation.split import Splitter
 
 
@@ -21,27 +23,29 @@ def from_arrays(
     """Examples from arrays or tensors, checked; deal them to clients with `federate`.
 
     Args:
-        x: [N, ...] inputs. uint8 is taken for pixels and scaled to [0, 1] batch by batch; float64 becomes float32.
-        y: [N] class labels 0 .. num_classes - 1, or real-valued targets.
+        x: [N, ...] inputs, or a tuple or dict of such for models with several inputs. uint8 is taken for pixels and
+            scaled to [0, 1] batch by batch; float64 becomes float32.
+        y: [N] class labels 0 .. num_classes - 1, real-valued targets [N] or [N, outputs], or one target per position.
         num_classes: None: the largest label plus one.
         user: [N], the natural client of each example, for the partitioner "natural".
         user_names: the names that `user` points at.
     """
-    pair = _checked(x, y, "data")
+    arrays = checked(x, y, "data")
     if user is not None:
-        user = _tensor(user, "user").to(torch.int32)
-        if user.shape != (len(pair.y),) or (len(user) and int(user.min()) < 0):
-            raise DataError(f"user must be {len(pair.y)} numbers >= 0, one per example; got shape {tuple(user.shape)}")
-    classes = _check_classes(pair.y, num_classes, "data")
-    return ArrayExamples(pair.x, pair.y, num_classes=classes, user=user, user_names=user_names)
+        user = tensor_of(user, "user").to(torch.int32)
+        if user.shape != (len(arrays.y),) or (len(user) and int(user.min()) < 0):
+            raise DataError(f"user must be {len(arrays.y)} numbers >= 0, one per example; got shape {list(user.shape)}")
+    classes = _check_classes(arrays.y, num_classes, "data")
+    return ArrayExamples(arrays.x, arrays.y, num_classes=classes, user=user, user_names=user_names)
 
 
-def from_table(table: Any, *, inputs: str | None = None, target: str | None = None) -> ArrayExamples:
+def from_table(table: Any, *, inputs: str | Sequence[str] | None = None, target: str | None = None) -> ArrayExamples:
     """Examples from a Hugging Face `datasets.Dataset`.
 
     Args:
         table: the data set.
-        inputs: the column of inputs; None: image, img, x, features or pixel_values, or the only one left.
+        inputs: the column of inputs, or several: numbers become a matrix, arrays and images a dict by column. None:
+            image, img, x, features or pixel_values, or the only one left.
         target: the column of labels; None: label, labels, fine_label, target, character or y.
     """
     columns = read_table(table, "table", inputs, target)
@@ -54,18 +58,35 @@ def from_datasets(
     num_classes: int | None = None,
     splitter: Splitter | None = None,
     seed: int = 0,
+    inputs: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    collate: Collate | None = None,
+    workers: int = 0,
+    image_size: int | None = None,
 ) -> Federation:
     """A federation from one data set per client.
 
-    A client is `(x, y)` (arrays, tensors or lists), a torch `Dataset` of such pairs, a Hugging Face `Dataset`, or
-    ready-made splits: a dict or named tuple with `train` and, if any, `validation` and `test`, each of them one of
-    the above.
+    A client is one of
+
+    - `(x, y)`: arrays, tensors or lists; x may be a tuple or dict of them for models with several inputs;
+    - a data frame of pandas or polars, a Hugging Face `Dataset`, or the path of a CSV or Parquet file, with a target
+      column;
+    - a folder of images, with a folder for each class;
+    - a map-style torch `Dataset` of (input, target): read batch by batch, so that it may be larger than memory and
+      change its items at random, which is drawn anew in each epoch;
+    - ready-made splits: a dict or named tuple with `train` and, if any, `validation` and `test`, each of them one of
+      the above. Use them where items change at random, or the test would see changed items too.
 
     Args:
         clients: a list, a mapping from names, or a `flwr_datasets.FederatedDataset`.
         num_classes: None: the largest label of all clients plus one.
-        splitter: for clients without ready-made splits; None: 80 % train, 20 % test, stratified.
+        splitter: for clients without ready-made splits; None: 80 % train, 20 % test, stratified where labels are known.
         seed: decides that split.
+        inputs: of tables, the columns of inputs; None: all but the target.
+        target: of tables, the column of targets, or several columns; None: label, labels, target or y.
+        collate: of torch data sets, makes (inputs, targets) of a list of items, for sequences of unequal length say.
+        workers: of torch data sets, processes that read ahead of training.
+        image_size: of folders of images, pixels of each side after resizing.
 
     >>> x, y = torch.rand(10, 4), torch.arange(10) % 2
     >>> from_datasets({"ann": (x, y), "bob": {"train": (x, y), "test": (x, y)}}).train.lengths.tolist()
@@ -75,32 +96,27 @@ def from_datasets(
     named = dict(clients) if isinstance(clients, Mapping) else {str(i): item for i, item in enumerate(clients)}
     if not named:
         raise DataError("there are no clients. Pass at least one data set.")
-    pairs: list[_Pair] = []
-    lists: dict[str, list[Tensor]] = {split: [] for split in (*SPLITS, _WHOLE)}
+    pieces = [  # (client, split, data, where)
+        (k, split, data, f"client {name}" + (f" ({split})" if split != _WHOLE else ""))
+        for k, (name, client) in enumerate(named.items())
+        for split, data in (_ready_splits(client) or {_WHOLE: client}).items()
+    ]
+    reader, opened = ClientReader.of(
+        [data for _, _, data, _ in pieces], [where for *_, where in pieces],
+        inputs=inputs, target=target, image_size=image_size,
+    )  # fmt: skip
+    parts = [reader.read(data, where) for data, (*_, where) in zip(opened, pieces, strict=True)]
+    for part in parts:
+        if isinstance(part, Arrays):
+            _check_classes(part.y, num_classes, part.where)
+    lists = {split: [torch.empty(0, dtype=torch.int64)] * len(named) for split in (*SPLITS, _WHOLE)}
     start = 0
-    for name, client in named.items():
-        placed = dict.fromkeys(lists, torch.empty(0, dtype=torch.int64))
-        for split, data in (_ready_splits(client) or {_WHOLE: client}).items():
-            pair = _read(data, f"client {name}" + (f" ({split})" if split != _WHOLE else ""))
-            _check_classes(pair.y, num_classes, pair.where)
-            placed[split] = torch.arange(start, start + len(pair.y))
-            start += len(pair.y)
-            pairs.append(pair)
-        for split, index in placed.items():
-            lists[split].append(index)
-    first = pairs[0]
-    for pair in pairs[1:]:
-        if pair.x.shape[1:] != first.x.shape[1:] or pair.x.dtype != first.x.dtype or pair.y.dtype != first.y.dtype:
-            raise DataError(
-                f"all clients must have the same kind of examples: {first.where} has {_kind(first)}, "
-                f"{pair.where} has {_kind(pair)}"
-            )
-    x, y = torch.cat([pair.x for pair in pairs]), torch.cat([pair.y for pair in pairs])
-    declared = [pair.num_classes for pair in pairs if pair.num_classes is not None]
-    if num_classes is None and len(declared) == len(pairs):
-        num_classes = max(declared)
-    examples = ArrayExamples(x, y, num_classes=_check_classes(y, num_classes, "data"))
-    cut = (splitter or _default_splitter(y))(Ragged.of(lists[_WHOLE]), y, seed)
+    for (k, split, *_), part in zip(pieces, parts, strict=True):
+        length = len(part.y) if isinstance(part, Arrays) else len(part.data)  # type: ignore[arg-type]
+        lists[split][k] = torch.arange(start, start + length)
+        start += length
+    examples = _together(parts, num_classes, collate, target, workers)
+    cut = (splitter or _default_splitter(examples))(Ragged.of(lists[_WHOLE]), examples.labels, seed)
     train, validation, test = (
         Ragged.of([torch.cat([ready, getattr(cut, split)[k]]) for k, ready in enumerate(lists[split])])
         for split in SPLITS
@@ -111,19 +127,57 @@ def from_datasets(
 _WHOLE = "whole"  # data of a client that comes without splits
 
 
-class _Pair(NamedTuple):
-    x: Tensor
-    y: Tensor
-    where: str
-    num_classes: int | None = None  # where the data itself says it
+def _together(
+    parts: Sequence[Arrays | Later], num_classes: int | None, collate: Collate | None,
+    target: str | Sequence[str] | None, workers: int,
+) -> Examples:  # fmt: skip
+    """All parts end to end: in memory if all of them are, else read when they are needed."""
+    arrays = [part for part in parts if isinstance(part, Arrays)]
+    for part in arrays[1:]:
+        if part.kind != arrays[0].kind:
+            raise DataError(
+                f"all clients must have the same kind of examples: {arrays[0].where} has {arrays[0].kind}, "
+                f"{part.where} has {part.kind}"
+            )
+    declared = [part.num_classes for part in parts if part.num_classes is not None]
+    if num_classes is None and len(declared) == len(parts):
+        num_classes = max(declared)
+    if len(arrays) == len(parts):
+        flat = iter(
+            [torch.cat(same) for same in zip(*(named_tensors(part.x).values() for part in arrays), strict=True)]
+        )
+        y = torch.cat([part.y for part in arrays])
+        x = map_tensors(lambda _: next(flat), arrays[0].x)
+        return ArrayExamples(x, y, num_classes=_check_classes(y, num_classes, "data"))
+    labels = [part.labels if isinstance(part, Later) else part.y for part in parts]
+    known = None
+    if all(found is not None and found.ndim == 1 and not found.is_floating_point() for found in labels):
+        known = torch.cat([found for found in labels if found is not None])
+        num_classes = _check_classes(known, num_classes, "data")
+    return LazyExamples(
+        [_Rows(part) if isinstance(part, Arrays) else part.data for part in parts],
+        labels=known, num_classes=num_classes or 0, collate=collate,
+        target=target if isinstance(target, str) else None, workers=workers,
+    )  # fmt: skip
 
 
-def _kind(pair: _Pair) -> str:
-    return f"inputs {pair.x.dtype} {list(pair.x.shape[1:])} with {pair.y.dtype} targets"
+class _Rows(Dataset[Any]):
+    """Data in memory among clients whose data are read later."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays.y)
+
+    def __getitem__(self, place: int) -> tuple[Any, Tensor]:
+        return map_tensors(lambda x: x[place], self._arrays.x), self._arrays.y[place]
 
 
-def _default_splitter(y: Tensor) -> Splitter:
-    return Splitter(order="shuffled" if y.is_floating_point() else "stratified")
+def _default_splitter(examples: Examples) -> Splitter:
+    y = examples.labels
+    stratified = y is not None and y.ndim == 1 and not y.is_floating_point()
+    return Splitter(order="stratified" if stratified else "shuffled")
 
 
 def _ready_splits(client: Any) -> dict[str, Any] | None:
@@ -141,67 +195,12 @@ def _ready_splits(client: Any) -> dict[str, Any] | None:
     return found
 
 
-def _read(data: Any, where: str) -> _Pair:
-    if isinstance(data, torch.utils.data.TensorDataset):
-        data = data.tensors
-    if is_table(data):
-        columns = read_table(data, where)
-        return _checked(columns.x, columns.y, where, columns.num_classes)
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return _checked(data[0], data[1], where)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        raise DataError(f"{where}: expected (x, y), a torch Dataset or a dict of splits; got {type(data).__name__}")
-    if len(data) == 0:
-        raise DataError(f"{where} is empty. Leave it out.")
-    rows = [data[i] for i in range(len(data))]
-    try:
-        inputs, targets = zip(*rows, strict=True)
-        x = torch.stack([torch.as_tensor(np.asarray(item)) for item in inputs])
-        y = torch.stack([torch.as_tensor(np.asarray(item)) for item in targets])
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: every item must be a pair (input, target) of one shape: {error}") from None
-    return _checked(x, y, where)
-
-
-def _checked(x: Any, y: Any, where: str, num_classes: int | None = None) -> _Pair:
-    x, y = _tensor(x, f"{where}: x"), _tensor(y, f"{where}: y")
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise DataError(
-            f"{where}: inputs and labels must have the same length; got shapes {list(x.shape)} and {list(y.shape)}"
-        )
-    if len(y) == 0:
-        raise DataError(f"{where} is empty. Leave it out.")
-    if x.dtype in (torch.float64, torch.float16, torch.bfloat16):
-        x = x.to(torch.float32)
-    for tensor, what in ((x, "inputs"), (y, "targets")):
-        if tensor.is_floating_point():
-            bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else ~torch.isfinite(tensor)
-            if bad.any():
-                row = int(bad.nonzero()[0])
-                count = int(bad.sum())
-                raise DataError(f"{where}: {what} must be finite; row {row} has nan or inf ({count} such rows)")
-    y = y.to(torch.float32) if y.is_floating_point() else y.to(torch.int64)
-    return _Pair(x, y, where, num_classes)
-
-
-def _tensor(values: Any, where: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{where} must be numbers in one rectangular array ({error})") from None
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} must be numbers in one rectangular array; got {array.dtype}")
-    if not array.flags.writeable or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
 def _check_classes(y: Tensor, num_classes: int | None, where: str) -> int:
+    """How many classes there are; 0 for real-valued targets."""
     if y.is_floating_point():
         return 0
-    low, high = int(y.min()), int(y.max())
+    counted = y if y.ndim == 1 else y[y != IGNORED]
+    low, high = (int(counted.min()), int(counted.max())) if counted.numel() else (0, 0)
     known = high + 1 if num_classes is None else num_classes
     if low < 0 or high >= known:
         bad = low if low < 0 else high

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from propfair.algorithms.base import ClientId
 from propfair.algorithms.fedavg import FedAvg
-from propfair.core.client import LocalTraining, Memory, Workload, batch_loss, cross_entropy, observe, transformed
-from propfair.core.evaluation import LossFunction
+from propfair.core.client import LocalTraining, Memory, Workload, batch_loss, observe, transformed
 from propfair.core.messages import Job, Report
 from propfair.core.params import FlatModel
+from propfair.core.tasks import LossFunction, cross_entropy
 from propfair.data.base import ArrayExamples
 from propfair.engines.inprocess import InProcessSession
 from propfair.errors import ConfigError

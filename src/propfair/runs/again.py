@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from propfair.core.client import cross_entropy
 from propfair.core.evaluation import chunks, measure
 from propfair.core.params import FlatModel
+from propfair.core.tasks import SINGLE_LABEL, cross_entropy
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray
 from propfair.federation.federation import Federation, Split
@@ -29,8 +29,8 @@ def hits(run: Run, federation: Federation, split: Split) -> NDArray[np.bool_]:
         raise ConfigError(f"{run.where} has a model for each client, and they are not stored: leave --paired out")
     model = FlatModel(build_model(config, federation))
     model.load(*model.vectors(RunFolder.open(run.folder).model()))
-    batches = chunks(federation.split(split), range(federation.num_clients))
-    correct = [measure(model, federation.examples, cross_entropy, batch)[1] for batch in batches]
+    batches = chunks(federation, split, range(federation.num_clients))
+    correct = [rows[1] for rows in measure(model, federation.examples, SINGLE_LABEL, cross_entropy, batches)]
     found: NDArray[np.bool_] = torch.cat(correct).numpy() > 0
     return found
 

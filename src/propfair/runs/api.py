@@ -1,17 +1,18 @@
 """The library call: your model, your clients, an algorithm; a result with per-client numbers."""
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
 from propfair.core.aggregator import Rounds
-from propfair.core.client import LocalTraining, Workload, cross_entropy
-from propfair.core.evaluation import LossFunction
+from propfair.core.client import LocalTraining, Workload
+from propfair.core.losses import choose_task
+from propfair.core.metrics import choose_metrics
+from propfair.core.tasks import LossFunction, Task
 from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
@@ -41,6 +42,8 @@ def train(
     participation: float = 1.0,
     server: Rounds | None = None,
     loss: LossFunction | nn.Module | None = None,
+    task: str | Task | None = None,
+    metrics: Sequence[Any] = (),
     num_classes: int | None = None,
     eval_every: int = 10,
     seed: int = 0,
@@ -67,6 +70,10 @@ def train(
         participation: share or number of clients in a round.
         server: everything about rounds, instead of participation.
         loss: cross-entropy by default; a function of (output, target) to losses [B], or a torch criterion.
+        task: "single-label", "binary", "multi-label", "regression", "per-position" or "other"; None: what follows from
+            the loss and the targets.
+        metrics: further numbers of each client: names such as "f1", "auc", "rmse", objects of torchmetrics, functions
+            of (output, target), or `Metric`s.
         num_classes: None: the largest label plus one.
         eval_every: rounds between evaluations of all clients.
         seed: decides all randomness; torch's global generators stay as they are.
@@ -85,13 +92,18 @@ def train(
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
     chosen = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+    if not isinstance(clients, Federation):
+        clients = from_datasets(clients, num_classes=num_classes, seed=seed)
+    kind, example_loss = choose_task(task, loss, clients.examples.targets(clients.train[0][:2]))
     work = Workload(
-        clients if isinstance(clients, Federation) else from_datasets(clients, num_classes=num_classes, seed=seed),
+        clients,
         chosen,
         local or LocalTraining(lr=lr, batch_size=batch_size, epochs=epochs),
         seed,
-        cross_entropy if loss is None else per_example(loss),
+        example_loss,
         device,
+        task=kind,
+        metrics=choose_metrics(metrics, kind),
     )
     recipe = Recipe(
         work=work,
@@ -102,16 +114,3 @@ def train(
         lean=lean,
     )
     return execute(model, recipe, None if out is None else Path(out), force=force, after_round=after_round)
-
-
-def per_example(loss: LossFunction | nn.Module) -> LossFunction:
-    """A loss that gives one number for each example. Torch's criteria are switched to reduction='none'."""
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        loss = copy.deepcopy(loss)
-        vars(loss)["reduction"] = "none"
-
-    def losses(output: Tensor, target: Tensor) -> Tensor:
-        found: Tensor = loss(output, target)
-        return found if found.ndim <= 1 else found.flatten(1).mean(1)
-
-    return losses

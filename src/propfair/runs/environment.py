@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 import propfair
+from propfair.core.client import Workload
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "faker", "ray", "flwr")
 
 
-def describe_environment(seed: int, engine: str, algorithm: str) -> dict[str, Any]:
+def describe_environment(work: Workload, engine: str) -> dict[str, Any]:
     """All that may explain a difference between two runs of one config."""
     return {
         "propfair": propfair.__version__,
@@ -27,12 +28,20 @@ def describe_environment(seed: int, engine: str, algorithm: str) -> dict[str, An
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "git_commit": _git_commit(),
-        "seed": seed,
+        "seed": work.seed,
         "engine": engine,
-        "algorithm": algorithm,
+        "algorithm": str(work.algorithm),
+        "task": work.task.name,
+        "metrics": directions(work),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def directions(work: Workload) -> dict[str, bool]:
+    """Of everything that is measured beside the loss, by name: whether more is better."""
+    own = {work.task.score: work.task.higher_is_better} if work.task.score else {}
+    return own | {metric.name: metric.higher_is_better for metric in work.metrics}
 
 
 def with_resume(environment: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from propfair.errors import DataError
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import MeanStd, summarize_seeds
 from propfair.registry import fields_of
-from propfair.runs.measures import ACCURACY, Measure
+from propfair.runs.measures import ACCURACY, Measure, ordered
 from propfair.runs.names import present_name
 from propfair.runs.run import Clients, Run
 from propfair.runs.schedule import Schedule
@@ -23,6 +23,7 @@ from propfair.runs.toml import flat
 
 # No part of what was done. A start counts by what it is, not by its path.
 _IGNORED = ("seed", "device", "engine", "log", "start", "data.folder", "schedule.checkpoint_every")
+_TOLD = ("test", "validation", "train")  # which split says most
 _SECTIONS = {"local": LocalTraining(), "server": Rounds(), "schedule": Schedule()}
 
 
@@ -91,9 +92,9 @@ class Comparison:
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
         """What some run has, the most telling first."""
-        found = {measure for run in self.runs for measure in run.measures}
-        order = [Measure(split, m) for m in ("accuracy", "loss") for split in ("test", "validation", "train")]
-        return tuple(measure for measure in order if measure in found)
+        found = list(dict.fromkeys(measure for run in self.runs for measure in run.measures))
+        metrics = ordered(dict.fromkeys(measure.metric for measure in found))
+        return tuple(sorted(found, key=lambda measure: (metrics.index(measure.metric), _TOLD.index(measure.split))))
 
     @cached_property
     def differing(self) -> list[str]:

@@ -19,7 +19,7 @@ from propfair.federation.federation import SPLITS, Federation
 from propfair.runs.building import Beginning, begin_from, build_federation, build_model, build_workload
 from propfair.runs.checks import check_device, check_workload
 from propfair.runs.config import RunConfig, make_config
-from propfair.runs.environment import describe_environment, with_resume
+from propfair.runs.environment import describe_environment, directions, with_resume
 from propfair.runs.folder import RunFolder
 from propfair.runs.loggers import About, Logger, Sinks, open_sinks
 from propfair.runs.reading import describe, read_run
@@ -70,7 +70,7 @@ def execute(
         module.load_state_dict(trained.model)
         return Result(_in_memory(recipe, trained, config_text, None if beginning is None else beginning.start), module)
     sinks = open_sinks(loggers, About(recipe.name, out, flat(tomllib.loads(config_text))))
-    environment = describe_environment(work.seed, recipe.engine.name, str(work.algorithm))
+    environment = describe_environment(work, recipe.engine.name)
     folder = RunFolder.create(
         out, name=recipe.name, config=config_text, force=force, clients=describe_clients(work.federation).model_dump(),
         environment=environment if beginning is None else {**environment, "start": beginning.start.model_dump()},
@@ -166,7 +166,9 @@ def describe_clients(federation: Federation, *, labels: bool = True) -> Clients:
     Counts are left out with `labels=False`: of a million clients they are a large table.
     """
     classes = federation.examples.num_classes
-    counts = federation.label_counts("train").tolist() if classes and labels else None
+    known = federation.examples.labels
+    countable = classes and labels and known is not None and known.ndim == 1
+    counts = federation.label_counts("train").tolist() if countable else None
     return Clients(
         fingerprint=federation.fingerprint,
         note=federation.note,
@@ -216,6 +218,7 @@ def _in_memory(recipe: Recipe, trained: Trained, config_text: str, start: Start 
         environment=Environment(
             propfair=propfair.__version__, seed=work.seed, engine=recipe.engine.name, engine_choice=trained.choice,
             notes=trained.notes, threads=torch.get_num_threads(), algorithm=str(work.algorithm), start=start,
+            task=work.task.name, metrics=directions(work),
         ),
         clients=describe_clients(work.federation, labels=False),
         records=trained.records.clients,

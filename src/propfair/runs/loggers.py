@@ -20,7 +20,7 @@ from propfair.fairness.arrays import FloatArray
 from propfair.federation.federation import Split
 from propfair.files import write_text
 from propfair.registry import Registry
-from propfair.runs.measures import summarize_clients
+from propfair.runs.measures import Measure, summarize_clients
 
 _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
@@ -231,9 +231,10 @@ def open_sinks(loggers: Sequence[Logger], about: About) -> Sinks:
 def evaluation_values(split: Split, evaluation: Evaluation, shares: FloatArray, prefix: str = "") -> dict[str, float]:
     """Statistics over clients of an evaluation, by name."""
     values = {f"{split}/{prefix}loss/mean": float(evaluation.loss.nanmean())}
-    if not evaluation.accuracy.isnan().all():
-        numbers = summarize_clients(evaluation.accuracy.numpy(), shares).as_dict()
-        values |= {f"{split}/{prefix}accuracy/{name}": float(numbers[name]) for name in _STATISTICS}
+    for metric, column in evaluation.values().items():
+        if metric != "loss" and not column.isnan().all():
+            numbers = summarize_clients(column.numpy(), shares, Measure(split, metric)).as_dict()
+            values |= {f"{split}/{prefix}{metric}/{name}": float(numbers[name]) for name in _STATISTICS}
     return values
 
 

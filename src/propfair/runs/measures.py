@@ -1,10 +1,12 @@
 """What is measured of every client: a number of a split, over the rounds, and as statistics over clients."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from propfair.core.metrics import LOWER_IS_BETTER
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics, summarize
 
@@ -19,6 +21,7 @@ class Measure:
 
     split: str = "test"
     metric: str = "accuracy"
+    higher: bool | None = field(default=None, compare=False)  # is better; None: as the name says
 
     @classmethod
     def parse(cls, key: str) -> "Measure":
@@ -38,11 +41,22 @@ class Measure:
 
     @property
     def higher_is_better(self) -> bool:
-        """A loss is better when it is lower."""
-        return self.metric != "loss"
+        """Losses and errors are better when they are lower."""
+        return self.metric not in LOWER_IS_BETTER if self.higher is None else self.higher
 
 
 ACCURACY = Measure()
+
+
+def ordered(metrics: Iterable[str]) -> list[str]:
+    """The names of metrics, the most telling first: accuracy, the others, the loss."""
+    return sorted(metrics, key=lambda name: (name == "loss", name != "accuracy"))
+
+
+def leading(split: str, metrics: Iterable[str], directions: Mapping[str, bool] | None = None) -> Measure:
+    """The most telling of some metrics of a split."""
+    metric = next(iter(ordered(metrics)), "accuracy")
+    return Measure(split, metric, (directions or {}).get(metric))
 
 
 @dataclass(frozen=True, eq=False)

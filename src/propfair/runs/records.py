@@ -66,8 +66,8 @@ class Records:
     def add_evaluation(self, number: int, split: str, evaluation: Evaluation, prefix: str = "") -> None:
         """What a model does for every client."""
         clients = range(len(evaluation.loss))
-        self._add(number, clients, split, f"{prefix}loss", evaluation.loss)
-        self._add(number, clients, split, f"{prefix}accuracy", evaluation.accuracy)
+        for name, values in evaluation.values().items():
+            self._add(number, clients, split, f"{prefix}{name}", values)
 
     def _add(
         self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray

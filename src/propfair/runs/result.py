@@ -110,9 +110,15 @@ class Result:
         """Test accuracy of each client, [n]."""
         return self.evaluation("test").accuracy
 
-    def summary(self, split: Split = "test") -> ClientStatistics:
-        """Mean, spread, worst and best clients, and indices of equality of the accuracies; weighted by data share."""
-        return self.run.summary(Measure(split))
+    def summary(self, split: Split = "test", metric: str | None = None) -> ClientStatistics:
+        """Mean, spread, worst and best clients, and indices of equality; weighted ones by data share.
+
+        Without a metric: of accuracies, or of what the task has in their place.
+        """
+        chosen = self.run.leading(split)
+        if metric is not None:
+            chosen = Measure(split, metric, self.run.environment.metrics.get(metric))
+        return self.run.summary(chosen)
 
     def to_arrow(self) -> pa.Table:
         """The records: run, round, client, split, metric, value."""

@@ -15,11 +15,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from propfair.core.evaluation import Evaluation
-from propfair.errors import DataError
+from propfair.errors import DataError, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import SPLITS, Split
-from propfair.runs.measures import ACCURACY, Measure, Series, summarize_clients
+from propfair.runs.measures import ACCURACY, Measure, Series, ordered, summarize_clients
 from propfair.runs.names import algorithm_label
 
 EndState = Literal["finished", "interrupted", "failed"]
@@ -67,6 +67,8 @@ class Environment(_File):
     notes: tuple[str, ...] = ()  # how the engine ran the clients, where it chose
     threads: int = 1
     algorithm: str = ""  # with all its hyper-parameters; empty in folders of 0.1.0
+    task: str = "single-label"
+    metrics: dict[str, bool] = {}  # beside the loss, by name: whether more is better
     command: tuple[str, ...] = ()
     started: str = ""
     start: Start | None = None
@@ -195,8 +197,16 @@ class Run:
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
         """What was measured of the models, the most telling first: accuracies before losses, test first of all."""
-        wanted = (Measure(split, metric) for metric in ("accuracy", "loss") for split in reversed(SPLITS))
-        return tuple(measure for measure in wanted if self.measured(measure) is not None)
+        return tuple(
+            Measure(split, metric, self.environment.metrics.get(metric))
+            for metric in ordered(self._metric_names)
+            for split in reversed(SPLITS)
+            if self.series(split, metric) is not None or self.series(split, f"{PERSONAL}{metric}") is not None
+        )
+
+    def leading(self, split: Split = "test") -> Measure:
+        """The most telling measure of a split: accuracy where the task has it."""
+        return next((measure for measure in self.measures if measure.split == split), Measure(split))
 
     def measured(self, measure: Measure) -> Series | None:
         """What the models that clients are served by do for them, over the rounds.
@@ -231,12 +241,18 @@ class Run:
     def values(self, measure: Measure = ACCURACY) -> FloatArray:
         """The last value of each client, [n]; NaN for clients without examples in the split."""
         wanted: Split = next((split for split in SPLITS if split == measure.split), "test")
-        found: FloatArray = getattr(self.evaluation(wanted), measure.metric).numpy()
-        return found
+        found = self.evaluation(wanted)
+        if measure.metric == "accuracy":
+            return found.accuracy.numpy()
+        known = found.values()
+        if measure.metric not in known:
+            raise unknown(f"metric of {self.where}:", measure.metric, known)
+        return known[measure.metric].numpy()
 
-    def summary(self, measure: Measure = ACCURACY) -> ClientStatistics:
-        """Statistics over clients of their last values; weighted ones by data share."""
-        return summarize_clients(self.values(measure), self.shares, measure)
+    def summary(self, measure: Measure | None = None) -> ClientStatistics:
+        """Statistics over clients of their last values; weighted ones by data share. None: of the leading measure."""
+        chosen = measure or self.leading()
+        return summarize_clients(self.values(chosen), self.shares, chosen)
 
     @cached_property
     def _served(self) -> dict[Split, Evaluation]:
@@ -245,14 +261,21 @@ class Run:
     def _evaluations(self, prefix: str) -> dict[Split, Evaluation]:
         found: dict[Split, Evaluation] = {}
         for split in SPLITS:
-            columns = [self.series(split, f"{prefix}{metric}") for metric in ("loss", "accuracy")]
-            recorded = [int(series.rounds[-1]) for series in columns if series is not None]
-            if recorded:
-                nothing = np.full(len(self.clients.names), np.nan)
-                loss, accuracy = (nothing if one is None else one.at(max(recorded)) for one in columns)
-                sizes = torch.tensor(self.clients.sizes[split])
-                found[split] = Evaluation(torch.from_numpy(loss), torch.from_numpy(accuracy), sizes)
+            named = {name: self.series(split, f"{prefix}{name}") for name in self._metric_names}
+            known = {name: series for name, series in named.items() if series is not None}
+            if not known:
+                continue
+            last = max(int(series.rounds[-1]) for series in known.values())
+            values = {name: torch.from_numpy(series.at(last)) for name, series in known.items()}
+            nothing = torch.full((len(self.clients.names),), torch.nan, dtype=torch.float64)
+            loss, accuracy = values.pop("loss", nothing), values.pop("accuracy", nothing)
+            found[split] = Evaluation(loss, accuracy, torch.tensor(self.clients.sizes[split]), values)
         return found
+
+    @cached_property
+    def _metric_names(self) -> tuple[str, ...]:
+        """What was measured of models, of either kind."""
+        return tuple({name.removeprefix(PERSONAL): None for split, name in self._recorded if split in SPLITS})
 
     @cached_property
     def _made(self) -> dict[tuple[str, str], Series | None]:

@@ -23,7 +23,7 @@ from propfair.rewrite import Rewritten, rewrite
 from propfair.runs.folder import Checkpoint, RunFolder
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.loggers import Sink, Sinks, evaluation_values
-from propfair.runs.measures import summarize_clients
+from propfair.runs.measures import Measure, leading, summarize_clients
 from propfair.runs.records import Records
 from propfair.runs.run import PERSONAL, EndState
 from propfair.runs.schedule import Schedule
@@ -57,9 +57,14 @@ class Progress:
         """On the first of the evaluated splits."""
         return next(iter(self.evaluations.values()), None)
 
-    def summary(self, split: Split) -> ClientStatistics:
-        """Statistics over clients of this round: what `Run.summary` would say if the run ended here."""
-        return summarize_clients(self.evaluations[split].accuracy.numpy(), self.shares)
+    def summary(self, split: Split, measure: Measure | None = None) -> ClientStatistics:
+        """Statistics over clients of this round: what `Run.summary` would say if the run ended here.
+
+        Without a measure: of accuracies, or of what the task has in their place.
+        """
+        values = self.evaluations[split].values()
+        chosen = measure or leading(split, values)
+        return summarize_clients(values[chosen.metric].numpy(), self.shares, chosen)
 
 
 AfterRound = Callable[[Progress], None]
@@ -173,6 +178,8 @@ def make_lean(module: nn.Module, work: Workload) -> Rewritten:
     if torch.device(work.device).type != "cpu" or local.optimizer not in ("sgd", "Adam") or work.starts is not None:
         return Rewritten(module)
     x = work.federation.examples.inputs(work.federation.train[0][:1])
+    if not isinstance(x, Tensor):
+        return Rewritten(module)
     pools = any(isinstance(layer, nn.MaxPool2d) for layer in module.modules())
     found = rewrite(module, x.shape[1:], batch_size=local.batch_size, dtype=x.dtype, channels_last=pools)
     decays = local.weight_decay or local.options.get("weight_decay")

@@ -150,6 +150,25 @@ class ProcessesSession(Session):
         results = self._pool.map(tasks, costs, slots, self._note_death, lay_out)
         return [[torch.from_numpy(batch) for batch in result] for result in results]
 
+    def measure_metrics(
+        self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]], names: Sequence[str]
+    ) -> Tensor:
+        slots, common = self._exchange.layout.num_slots, all(own is models[0] for own in models)
+        if common:
+            self._load(models[0]["params"], models[0]["buffers"])
+        tasks = [
+            MeasureTask(None if common else i % slots, self._version, [batch.numpy() for batch in few], name)
+            for i, (few, name) in enumerate(zip(batches, names, strict=True))
+        ]
+
+        def lay_out(number: int) -> None:
+            if not common:
+                self._exchange.put_memory(number % slots, models[number])
+
+        costs = [sum(len(batch) for batch in few) for few in batches]
+        results = self._pool.map(tasks, costs, len(tasks) if common else slots, self._note_death, lay_out)
+        return torch.stack([torch.from_numpy(found) for (found,) in results])
+
     def close(self) -> None:
         self._pool.close()
         for memory in self._memory:

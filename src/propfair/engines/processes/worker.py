@@ -19,7 +19,7 @@ from torch import Tensor
 
 from propfair.algorithms.base import ClientId, Order
 from propfair.core.client import Memory, Workload, run_client
-from propfair.core.evaluation import measure
+from propfair.core.evaluation import measure, measure_metrics
 from propfair.core.messages import Orders, Report, Reports
 from propfair.core.params import FlatModel
 from propfair.engines.allocator import keep_freed_memory
@@ -128,6 +128,7 @@ class MeasureTask(NamedTuple):
     slot: int | None
     version: int  # of the model sent out: loaded once, not for each batch
     batches: list[NDArray[np.int64]]
+    metrics_of: str = ""  # the client whose metrics are wanted; "": losses and scores of single examples
 
 
 class Failure(NamedTuple):
@@ -208,14 +209,17 @@ class TaskRunner:
                 self.exchange.put_memory(slot, {"params": params, "buffers": received["buffers"]})
         return reports
 
-    def _measure(self, task: MeasureTask) -> list[NDArray[np.float32]]:
+    def _measure(self, task: MeasureTask) -> list[NDArray[Any]]:
         if task.slot is not None or self._loaded != task.version:
             own = self.exchange.received if task.slot is None else self.exchange.personal(task.slot)
             self.model.load(own["params"], own["buffers"])
             self._loaded = None if task.slot is not None else task.version
-        examples = self.work.federation.examples
-        batches = map(torch.from_numpy, task.batches)
-        return [measure(self.model, examples, self.work.loss, batch).numpy() for batch in batches]
+        work, examples = self.work, self.work.federation.examples
+        batches = [torch.from_numpy(batch) for batch in task.batches]
+        if task.metrics_of:
+            found = measure_metrics(self.model, examples, work.task, work.metrics, batches, task.metrics_of)
+            return [found.numpy()]
+        return [rows.numpy() for rows in measure(self.model, examples, work.task, work.loss, batches)]
 
 
 def _import_main(preparation: dict[str, Any]) -> None:

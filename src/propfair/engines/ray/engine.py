@@ -159,6 +159,19 @@ class RaySession(Session):
         ]
         return [values.tensor() for parts in self._pool.run(tasks, 0) for _, several in parts for values in several]
 
+    def measure_metrics(
+        self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]], names: Sequence[str]
+    ) -> Tensor:
+        sent: dict[int, Any] = {}
+        for own in models:
+            if id(own) not in sent:
+                sent[id(own)] = self._put_model(own["params"], own["buffers"])
+        tasks = [
+            ActorTask("measure_metrics", (sent[id(own)], list(few), name))
+            for own, few, name in zip(models, batches, names, strict=True)
+        ]
+        return torch.cat([found.tensor() for parts in self._pool.run(tasks, 0) for _, found in parts])
+
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         tasks = [
             ActorTask(
@@ -168,7 +181,10 @@ class RaySession(Session):
             for some in (list(clients[start : start + BLOCK]) for start in range(0, len(clients), BLOCK))
         ]
         results = [evaluation for parts in self._pool.run(tasks, 0) for _, evaluation in parts]
-        return Evaluation(*(torch.cat(column) for column in zip(*results, strict=True)))
+        loss, accuracy, sizes = (torch.cat(column) for column in zip(*(found[:3] for found in results), strict=True))
+        names = results[0].metrics
+        metrics = {name: torch.cat([found.metrics[name] for found in results]) for name in names}
+        return Evaluation(loss, accuracy, sizes, metrics)
 
     @property
     def memories(self) -> Mapping[ClientId, Memory]:
@@ -242,6 +258,10 @@ class _Actor:
     def measure(self, model: tuple[_Packed, _Packed], batches: list[Tensor]) -> list[_Packed]:
         params, buffers = model
         return [_Packed.of(values) for values in self._session.measure(params.tensor(), buffers.tensor(), batches)]
+
+    def measure_metrics(self, model: tuple[_Packed, _Packed], batches: list[Tensor], name: str) -> _Packed:
+        own = {"params": model[0].tensor(), "buffers": model[1].tensor()}
+        return _Packed.of(self._session.measure_metrics([own], [batches], [name]))
 
     def measure_personal(
         self, split: Split, clients: list[ClientId], memories: dict[ClientId, _PackedMemory]

@@ -14,9 +14,9 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from propfair.algorithms.base import Algorithm, Order
-from propfair.core.client import Tensors, batch_loss, cross_entropy, transformed
-from propfair.core.evaluation import LossFunction
+from propfair.core.client import Tensors, batch_loss, transformed
 from propfair.core.params import FlatModel
+from propfair.core.tasks import LossFunction, cross_entropy
 
 CALLS_BEFORE_RECORDING = 25
 FEW_CLASSES = 128  # up to here one-hot labels are cheaper than looking up one score in each row

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from propfair.core.client import Workload, batch_loss, batch_order, cross_entropy, transformed
+from propfair.core.client import Workload, batch_loss, batch_order, transformed
 from propfair.core.messages import Job, Orders
 from propfair.core.params import FlatModel
+from propfair.core.tasks import cross_entropy
+from propfair.data.base import ArrayExamples
 from propfair.engines.stacked.batches import gather_examples, stacked_order
 from propfair.engines.stacked.gradients import Gradient, StackedBatch, linear_layers
 from propfair.engines.stacked.stacks import Stack, split
@@ -25,6 +27,10 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> tuple[Stack, int]:
     """The fastest way to train this workload in stacks that gives the gradients of plain autograd; bytes per client."""
     if work.local.optimizer != "sgd":
         raise NotBatchableError(f"optimizer {work.local.optimizer!r} is not SGD")
+    if not isinstance(work.federation.examples, ArrayExamples):
+        raise NotBatchableError("its data are read when they are needed, not held in memory")
+    if not isinstance(work.federation.examples.x, Tensor):
+        raise NotBatchableError("it has several inputs")
     if work.algorithm.personal is not None and work.algorithm.personal.candidates:
         raise NotBatchableError("each client chooses its own lam on validation examples")
     probe = Probe(model, work, job)

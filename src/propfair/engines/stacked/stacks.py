@@ -97,7 +97,7 @@ class Stack:
 
     @functools.cached_property
     def _example_bytes(self) -> int:
-        return self._work.federation.examples.inputs(self._work.federation.train.values[:1]).nbytes
+        return int(self._work.federation.examples.inputs(self._work.federation.train.values[:1]).nbytes)
 
     def _reports(
         self, clients: tuple[ClientId, ...], batches: StackedBatches, losses: Tensor, deltas: Tensor
