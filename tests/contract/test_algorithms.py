@@ -272,6 +272,17 @@ def test_it_survives_pickling_and_the_config_round_trip(name: str, options: dict
 
 
 @every_case
+def test_wrappers_pass_everything_on(name: str, options: dict[str, Any]) -> None:
+    inner, outer = (ALGORITHMS.make(name, options), ALGORITHMS.make("fednova", {"over": name, "options": options}))
+    for part in ("order", "reduce", "objective", "watch", "personal"):
+        assert (getattr(outer, part) is None) == (getattr(inner, part) is None), part
+    for part in ("needs", "personal", "remember", "average_iterates", "privacy"):
+        assert getattr(outer, part) == getattr(inner, part), part
+    assert inner.remember == 0 or Needs.GRAM in inner.needs
+    assert_same_state(outer.init(whole_share()), inner.init(whole_share()))
+
+
+@every_case
 def test_the_objective_is_increasing_and_has_finite_gradients(name: str, options: dict[str, Any]) -> None:
     algorithm = ALGORITHMS.make(name, options)
     order = order_for(algorithm, 0, algorithm.init(whole_share()))
