@@ -148,7 +148,7 @@ class Aggregator:
         self._check_alive(job.round, plan.everyone, reports)
         alive = torch.from_numpy(reports.finite)
         cohort = self._with_reports(plan.cohort.select(alive), reports, plan.late)
-        past = self._past.absent(cohort.clients)
+        self._past = past = self._past.absent(cohort.clients)  # those of the others are not needed again
         if algorithm.needs & Needs.GRAM:
             cohort = replace(cohort, gram=gram_matrix(sums.updates, past.updates), past=past.rows)
         if early is None:
@@ -175,7 +175,7 @@ class Aggregator:
         if self.buffers.numel():
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.learn(cohort, state), job.round
-        self._keep(past, sums, cohort)
+        self._keep(sums, cohort)
         return self._outcome(plan.everyone, cohort, weights, reports)
 
     @property
@@ -201,11 +201,11 @@ class Aggregator:
         self._iterate_mean = tensors.get("iterates.mean", self.params)
         self._num_iterates = int(tensors.get("iterates.count", 0))
 
-    def _keep(self, past: PastUpdates, sums: Sums, cohort: Cohort) -> None:
+    def _keep(self, sums: Sums, cohort: Cohort) -> None:
         """What later rounds and the released model need of this one."""
         if self.algorithm.remember:
             if len(cohort) < len(self._sizes):
-                self._past = past.followed_by(sums.updates, cohort, self.algorithm.remember)
+                self._past = self._past.followed_by(sums.updates, cohort, self.algorithm.remember)
             else:  # nobody is absent
                 self._past = PastUpdates.none(self.params)
         if self.rounds.average_iterates or self.algorithm.average_iterates:

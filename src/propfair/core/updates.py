@@ -70,8 +70,8 @@ class PastUpdates:
 
     def followed_by(self, updates: Tensor, cohort: Cohort, remember: int) -> "PastUpdates":
         """What is kept after a round with these updates [K, P]: nothing older than `remember` rounds."""
-        older = self.absent(cohort.clients)
-        older = older._select(older.rounds > cohort.round - remember)
+        recent = self._select(self.rounds > cohort.round - remember)
+        older = recent.absent(cohort.clients)
         return PastUpdates(
             torch.cat([older.updates, updates]),
             torch.cat([older.clients, torch.tensor(cohort.clients)]),
@@ -105,8 +105,8 @@ def gram_matrix(*parts: Tensor) -> Tensor:
     gram = torch.zeros(count, count, dtype=torch.float64)
     width = max(1, _GRAM_BYTES // (8 * max(1, count)))
     for start in range(0, num_params, width):
-        strips = [part[:, start : start + width].double() for part in parts]
-        wide = strips[0] if len(strips) == 1 else torch.cat(strips)
+        strips = [part[:, start : start + width] for part in parts]
+        wide = strips[0].double() if len(strips) == 1 else torch.cat(strips).double()
         for first in range(0, len(wide), _GRAM_ROWS):  # each pair of clients once: the rest is symmetric
             gram[first : first + _GRAM_ROWS, first:] += (wide[first : first + _GRAM_ROWS] @ wide[first:].T).cpu()
     return gram.triu() + gram.triu(1).T
