@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         TrainingError,
     )
     from propfair.federation import Federation, federate, from_datasets
-    from propfair.runs import Result, Run, algorithm, read_run, read_runs, train
+    from propfair.runs import Result, Run, algorithm, evaluate, load, read_run, read_runs, resume, train
 
 # Public names by the room where they live. They are imported when first used, so that `import propfair` costs nothing.
 _ROOMS = {
@@ -32,7 +32,7 @@ _ROOMS = {
     "data": "ArrayExamples Examples",
     "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError",
     "federation": "Federation federate from_datasets",
-    "runs": "Result Run algorithm read_run read_runs train",
+    "runs": "Result Run algorithm evaluate load read_run read_runs resume train",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
@@ -60,11 +60,14 @@ __all__ = [
     "State",
     "TrainingError",
     "algorithm",
+    "evaluate",
     "federate",
     "from_datasets",
+    "load",
     "read_run",
     "read_runs",
     "register",
+    "resume",
     "train",
 ]
 

@@ -71,7 +71,8 @@ def _said(now: Progress) -> str:
         numbers = now.summary(next(iter(now.evaluations)))
         parts.append(f"mean {100 * numbers.mean:.1f} %  worst {100 * numbers.worst:.1f} %")
     elif now.evaluation is not None:
-        parts.append(f"mean loss {float(now.evaluation.loss.nanmean()):.4g}")
+        named = now.evaluation.values().items()
+        parts += [f"mean {name} {float(values.nanmean()):.4g}" for name, values in named]
     if now.dropped:
         parts.append(
             f"[{now.dropped} clients diverged and were left out]" if now.dropped > 1 else "[1 client diverged]"

@@ -29,11 +29,15 @@ def print_result(result: Result, output: Format) -> None:
         print_json(as_json(result.run))
         return
     if splits:
-        rows = []
-        for split in splits:
-            numbers = result.summary(split).as_dict()
-            rows.append([split, *(_number(name, numbers[name]) for name in STATISTICS)])
-        print_table(f"{result.name}: accuracy over {len(result.clients)} clients, %", ["split", *STATISTICS], rows)
+        measures = [measure for measure in result.run.measures if measure.split in splits]
+        accuracies = [measure for measure in measures if measure.metric == "accuracy"]
+        if accuracies:
+            rows = [_statistics(result, measure, measure.split) for measure in accuracies]
+            print_table(f"{result.name}: accuracy over {len(result.clients)} clients, %", ["split", *STATISTICS], rows)
+        others = [measure for measure in measures if measure.metric != "accuracy"]
+        if others and (len(others) > len(splits) or not accuracies):
+            rows = [_statistics(result, measure, measure.label) for measure in others]
+            print_table(f"{result.name}: over {len(result.clients)} clients", ["metric", *STATISTICS], rows)
     reason = f": {result.reason}" if result.reason else ""
     start = result.run.environment.start
     if start:
@@ -152,6 +156,13 @@ def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> 
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
     return path
+
+
+def _statistics(result: Result, measure: Measure, label: str) -> list[str]:
+    numbers = result.run.summary(measure).as_dict()
+    if measure.metric == "accuracy":
+        return [label, *(_number(name, numbers[name]) for name in STATISTICS)]
+    return [label, *(f"{numbers[name]:.4g}" for name in STATISTICS)]
 
 
 def _number(name: str, value: float, spread: float | None = None) -> str:

@@ -12,6 +12,7 @@ from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, 
 from propfair.core.client import LocalTraining
 from propfair.core.messages import Block, Job, LossSource, Reports
 from propfair.core.params import all_finite
+from propfair.core.rates import rate_factor
 from propfair.core.updates import PastUpdates, Sums, gram_matrix
 from propfair.errors import ConfigError, TrainingError
 from propfair.seeds import generator
@@ -33,6 +34,9 @@ class Rounds:
         strict: stop at the first client that diverges instead of leaving it out of the round.
         average_iterates: evaluate and hand out the average of the global models of all rounds; rounds go on from the
             last one all the same.
+        lr_schedule: how the learning rate of clients changes over the rounds: "step(30, 0.1)", "cosine(100)",
+            "warmup(5)", or several with * between; from Python also a function of the round to a factor. Personal
+            models keep their learning rate.
     """
 
     participation: float = 1.0
@@ -41,8 +45,10 @@ class Rounds:
     loss_source: LossSource = "before_full"
     strict: bool = False
     average_iterates: bool = False
+    lr_schedule: str | Callable[[int], float] = "constant"
 
     def __post_init__(self) -> None:
+        rate_factor(self.lr_schedule)
         if not self.participation > 0 or (self.participation > 1 and self.participation != int(self.participation)):
             raise ConfigError(
                 f"participation must be a share in (0, 1] or a number of clients; got {self.participation}"
@@ -117,6 +123,7 @@ class Aggregator:
         self.state: State = algorithm.init(self._share)
         self._cohort_size = rounds.cohort_size(len(sizes))
         self._past = PastUpdates.none(self.params)
+        self._rate_factor = rate_factor(rounds.lr_schedule)
         self._num_iterates, self._iterate_mean = 0, self.params  # of the global models that are averaged
 
     def plan(self, losses: Losses | None) -> RoundPlan:
@@ -131,7 +138,7 @@ class Aggregator:
         early, state = (None, None) if late else self._early_weights(cohort)
         job = Job(
             round=number, params=self.params, buffers=self.buffers, clients=cohort.clients,
-            orders=_orders(algorithm, cohort.clients, self.state),
+            orders=self._scheduled(number, _orders(algorithm, cohort.clients, self.state)),
             weights=early, share=cohort.share,
         )  # fmt: skip
         return RoundPlan(everyone, cohort, job, state, late)
@@ -213,6 +220,15 @@ class Aggregator:
             mean = torch.zeros_like(self.params) if self._num_iterates == 1 else self._iterate_mean
             self._iterate_mean = mean + (self.params - mean) / self._num_iterates
 
+    def _scheduled(self, number: int, orders: tuple[Order, ...]) -> tuple[Order, ...]:
+        """Orders with the learning rate of the round."""
+        factor = self._rate_factor(number)
+        if not 0 <= factor < float("inf"):
+            raise ConfigError(f"lr_schedule must give a finite number >= 0; in round {number} it gave {factor}")
+        if factor == 1:
+            return orders
+        return tuple(order._replace(lr_scale=order.lr_scale * factor) for order in orders)
+
     def _sample(self, number: int) -> tuple[ClientId, ...]:
         total = len(self._sizes)
         if self._cohort_size == total:
@@ -242,7 +258,7 @@ class Aggregator:
         local = self.local
         return Cohort(
             round=number, clients=clients, share=as_floats(sizes / sizes.sum()),
-            num_steps=as_floats(local.steps_of(clients, sizes)), lr=local.lr, loss=loss,
+            num_steps=as_floats(local.steps_of(clients, sizes)), lr=local.lr * self._rate_factor(number), loss=loss,
         )  # fmt: skip
 
     def _early_weights(self, cohort: Cohort) -> tuple[Tensor | None, State | None]:

@@ -42,6 +42,10 @@ class Task(ABC):
         """Why all targets [N, ...] of a data set are not of this task; "" if they are."""
         return ""
 
+    def num_outputs(self, target: Tensor, num_classes: int) -> int:
+        """How many outputs a model needs for targets such as these [B, ...]."""
+        return num_classes
+
     @abstractmethod
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
         """Why these outputs and targets of a few examples can't be trained; "" if they can. 0 classes: not known."""
@@ -101,6 +105,9 @@ class _Elementwise(Task):
 
     logits: bool = True
     elementwise = True
+
+    def num_outputs(self, target: Tensor, num_classes: int) -> int:
+        return target.shape[1] if target.ndim > 1 else 1
 
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
         if not isinstance(output, Tensor) or output.shape != target.shape:

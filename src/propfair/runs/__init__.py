@@ -1,15 +1,16 @@
 """A run: the training that makes one, its folder and records, and what is read from them."""
 
-from propfair.runs.api import algorithm, train
+from propfair.runs.api import algorithm, resume, train
 from propfair.runs.certificate import Certified, Pair, Utility, certify
 from propfair.runs.compare import Compared, Contest
 from propfair.runs.config import RunConfig, load_config, make_config
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import FineTuned, finetune
 from propfair.runs.grouping import Comparison, Group, by_clients, group_runs
-from propfair.runs.launch import ensure_run, resume, run
+from propfair.runs.launch import ensure_run, run
 from propfair.runs.loggers import Logger, MLflow, TensorBoard, WeightsAndBiases
 from propfair.runs.measures import Measure, Series, summarize_clients
+from propfair.runs.opening import evaluate, load
 from propfair.runs.reading import Problem, read_run, read_runs
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Status
@@ -45,8 +46,10 @@ __all__ = [
     "by_clients",
     "certify",
     "ensure_run",
+    "evaluate",
     "finetune",
     "group_runs",
+    "load",
     "load_config",
     "make_config",
     "read_run",

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -17,11 +18,15 @@ from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
 from propfair.federation.own import from_datasets
+from propfair.runs import launch
 from propfair.runs.checks import check_device
-from propfair.runs.launch import execute
+from propfair.runs.launch import execute, go_on
+from propfair.runs.python import read_settings
 from propfair.runs.result import Result
 from propfair.runs.schedule import Schedule
 from propfair.runs.training import AfterRound, Recipe
+
+T = TypeVar("T")
 
 
 def algorithm(name: str, **hyper_parameters: Any) -> Algorithm:
@@ -35,11 +40,11 @@ def train(
     algorithm: str | Algorithm = "propfair",
     *,
     rounds: int = 50,
-    lr: float = 0.1,
-    batch_size: int = 64,
-    epochs: int = 1,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
     local: LocalTraining | None = None,
-    participation: float = 1.0,
+    participation: float | None = None,
     server: Rounds | None = None,
     loss: LossFunction | nn.Module | None = None,
     task: str | Task | None = None,
@@ -47,11 +52,13 @@ def train(
     num_classes: int | None = None,
     eval_every: int = 10,
     seed: int = 0,
+    data_seed: int = 0,
     engine: str | Engine = "auto",
     device: str = "cpu",
     lean: bool = True,
     out: str | Path | None = None,
     force: bool = False,
+    resume: bool = False,
     after_round: AfterRound = lambda _: None,
     watch: AfterRound | None = None,
 ) -> Result:
@@ -59,15 +66,16 @@ def train(
 
     Args:
         model: any module; it is trained in place and is `result.model` afterwards.
-        clients: one data set per client: `(x, y)`, a torch `Dataset`, or a dict of these with `train`, `validation`,
-            `test`; a list or a mapping from names. Without splits, 80 % trains and 20 % tests.
+        clients: one data set per client, in a list or a mapping from names: `(x, y)`, a data frame, a file, a torch
+            `Dataset`, or a dict of these with `train`, `validation`, `test`; see `from_datasets`, whose result goes
+            here too. Without splits, 80 % trains and 20 % tests.
         algorithm: a name (`propfair list algorithms`) or an object such as `PropFair(M=3.0)`.
         rounds: communication rounds.
-        lr: learning rate of local SGD.
-        batch_size: examples per local step.
-        epochs: local passes in a round.
+        lr: learning rate of local SGD; 0.1 by default.
+        batch_size: examples per local step; 64 by default.
+        epochs: local passes in a round; one by default.
         local: everything about local training, instead of the three above.
-        participation: share or number of clients in a round.
+        participation: share or number of clients in a round; all by default.
         server: everything about rounds, instead of participation.
         loss: cross-entropy by default; a function of (output, target) to losses [B], or a torch criterion.
         task: "single-label", "binary", "multi-label", "regression", "per-position" or "other"; None: what follows from
@@ -76,12 +84,15 @@ def train(
             of (output, target), or `Metric`s.
         num_classes: None: the largest label plus one.
         eval_every: rounds between evaluations of all clients.
-        seed: decides all randomness; torch's global generators stay as they are.
+        seed: decides all randomness of the training; torch's global generators stay as they are.
+        data_seed: decides the split of clients that come without one, so that seeds share their data.
         engine: how clients are run, see `propfair list engines`.
         device: "cpu", "cuda", "mps".
         lean: leave out arithmetic that only meets padding; the same model, faster.
         out: a folder for the records, the model and the environment; None keeps everything in memory.
         force: replace `out` if it is an older run.
+        resume: go on with the run in `out` if there is one, to the same bits as if it had never stopped; model, clients
+            and settings must be those it began with, but `rounds` may be more.
         after_round: called after each round, with a `Progress`.
         watch: the name that `after_round` had in 0.1.0.
     """
@@ -93,12 +104,12 @@ def train(
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
     chosen = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
     if not isinstance(clients, Federation):
-        clients = from_datasets(clients, num_classes=num_classes, seed=seed)
+        clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     kind, example_loss = choose_task(task, loss, clients.examples.targets(clients.train[0][:2]))
     work = Workload(
         clients,
         chosen,
-        local or LocalTraining(lr=lr, batch_size=batch_size, epochs=epochs),
+        _either(LocalTraining, "local", local, lr=lr, batch_size=batch_size, epochs=epochs),
         seed,
         example_loss,
         device,
@@ -108,9 +119,79 @@ def train(
     recipe = Recipe(
         work=work,
         engine=ENGINES.make(engine) if isinstance(engine, str) else engine,
-        server=server or Rounds(participation=participation),
+        server=_either(Rounds, "server", server, participation=participation),
         schedule=Schedule(rounds=rounds, eval_every=eval_every),
         name=Path(out).name if out else str(chosen),
         lean=lean,
     )
-    return execute(model, recipe, None if out is None else Path(out), force=force, after_round=after_round)
+    place = None if out is None else Path(out)
+    if resume and place is None:
+        raise ConfigError("resume=True needs out, the folder of the run")
+    if resume and place is not None and (place / "status.json").exists():
+        return go_on(place, model, recipe, after_round=after_round)
+    return execute(model, recipe, place, force=force, after_round=after_round)
+
+
+def resume(
+    path: str | Path,
+    model: nn.Module | None = None,
+    clients: Federation | Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    rounds: int | None = None,
+    algorithm: Algorithm | None = None,
+    loss: LossFunction | nn.Module | None = None,
+    metrics: Sequence[Any] = (),
+    num_classes: int | None = None,
+    data_seed: int = 0,
+    data_folder: Path | None = None,
+    after_round: AfterRound = lambda _: None,
+) -> Result:
+    """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
+
+    A run of the command line knows all it needs; one that `train(out=...)` began needs its model and its clients.
+
+    Args:
+        path: the folder of the run.
+        model: a module of the same kind as the one that was trained.
+        clients: the same clients.
+        rounds: how many rounds in all; None: as many as were asked for.
+        algorithm: if it was one of your own that has no name.
+        loss: as it was given to `train`, and so are the next three.
+        metrics: measured beside the loss.
+        num_classes: None: the largest label plus one.
+        data_seed: decides the split of clients that come without one.
+        data_folder: of a run of the command line, where the data are now, if they have moved.
+        after_round: called after each round, with a `Progress`.
+    """
+    if model is None or clients is None:
+        if rounds is not None or algorithm is not None or loss is not None or metrics:
+            raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
+        return launch.resume(Path(path), data_folder=data_folder, after_round=after_round)
+    settings = read_settings(Path(path))
+    if not isinstance(clients, Federation):
+        clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
+    few = clients.examples.targets(clients.train[0][:2])
+    task, example_loss = choose_task(settings.task, loss, few)
+    work = Workload(
+        clients, algorithm or settings.make_algorithm(), settings.local, settings.seed, example_loss, settings.device,
+        task=task, metrics=choose_metrics(metrics, task),
+    )  # fmt: skip
+    schedule = settings.schedule if rounds is None else replace(settings.schedule, rounds=rounds)
+    recipe = Recipe(
+        work=work, engine=settings.make_engine(), server=settings.server, schedule=schedule, name=settings.name,
+        lean=settings.lean,
+    )  # fmt: skip
+    return go_on(Path(path), model, recipe, after_round=after_round)
+
+
+def _either(kind: type[T], name: str, whole: T | None, **single: Any) -> T:
+    """The whole object, or one from the single values that were given; both would leave one of them unused."""
+    given = {key: value for key, value in single.items() if value is not None}
+    if whole is None:
+        return kind(**given)
+    if given:
+        raise ConfigError(
+            f"{next(iter(given))}= and {name}= were both given, and one of them would be ignored. "
+            f"Put it into {name}={kind.__name__}(...)."
+        )
+    return whole

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from propfair.core.client import Workload
+from propfair.core.losses import choose_task
+from propfair.core.metrics import choose_metrics
+from propfair.core.tasks import LossFunction, Task
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation, federate
 from propfair.federation.saved import load_partition
@@ -54,7 +57,11 @@ def build_model(config: RunConfig, federation: Federation) -> nn.Module:
 def build_workload(config: RunConfig, federation: Federation) -> Workload:
     """All that the clients of a config need."""
     starts = _initial(config, federation) if config.init == "independent" else None
-    return Workload(federation, config.parts.algorithm, config.local, config.seed, device=config.device, starts=starts)
+    task, loss = _task(config, federation)
+    return Workload(
+        federation, config.parts.algorithm, config.local, config.seed, loss, config.device, starts, task,
+        choose_metrics(config.metrics or (), task),
+    )  # fmt: skip
 
 
 def begin_from(path: Path, module: nn.Module, federation: Federation) -> Beginning:
@@ -80,5 +87,17 @@ def begin_from(path: Path, module: nn.Module, federation: Federation) -> Beginni
 
 def _initial(config: RunConfig, federation: Federation) -> Initial:
     """The models that clients start from, drawn from the seed of the config."""
-    shape = tuple(federation.examples.inputs(federation.train[0][:1]).shape[1:])
-    return Initial(config.parts.model, shape, federation.examples.num_classes, config.seed)
+    few = federation.train[0][:1]
+    x = federation.examples.inputs(few)
+    if not isinstance(x, Tensor):
+        raise ConfigError("models of a config take one input; train a model with several inputs from Python")
+    task, _ = _task(config, federation)
+    outputs = task.num_outputs(federation.examples.targets(few), federation.examples.num_classes)
+    return Initial(config.parts.model, tuple(x.shape[1:]), outputs, config.seed)
+
+
+def _task(config: RunConfig, federation: Federation) -> tuple[Task, LossFunction]:
+    """What the config says; else real-valued targets are regression, as no loss of one's own can say otherwise."""
+    targets = federation.examples.targets(federation.train[0][:2])
+    named = config.task or ("regression" if targets.is_floating_point() else None)
+    return choose_task(named, None, targets)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from propfair.algorithms.base import ALGORITHMS, Algorithm
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
+from propfair.core.tasks import TASKS
 from propfair.data.base import SOURCES, Source
 from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError, unknown
@@ -66,6 +67,10 @@ class RunConfig(BaseModel):
     )
     lean: bool = Field(default=True, description="Leave out arithmetic that only meets padding: equal, faster.")
     start: Path | None = Field(default=None, description="A run folder whose model is trained on.")
+    task: str | None = Field(default=None, description="regression, binary ...; none: what follows from the targets.")
+    metrics: tuple[str, ...] | None = Field(
+        default=None, description="Measured beside the loss and the task's score: names, or module:function."
+    )
     data: DataSection = DataSection()
     model: Part = Part()
     algorithm: Part = Part()
@@ -85,6 +90,8 @@ class RunConfig(BaseModel):
         """Build every part, so that a wrong name or option shows before any data is read."""
         if self.init == "independent" and self.start is not None:
             raise ConfigError("init='independent' draws new models, and start continues from one: choose one of them")
+        if self.task is not None and self.task not in TASKS:
+            raise unknown("task", self.task, TASKS)
         self._parts = Parts.of(self)
         self._text = _spelled_out(self, self._parts)
         return self

@@ -22,6 +22,7 @@ from propfair.runs.config import RunConfig, make_config
 from propfair.runs.environment import describe_environment, directions, with_resume
 from propfair.runs.folder import RunFolder
 from propfair.runs.loggers import About, Logger, Sinks, open_sinks
+from propfair.runs.python import PythonSettings
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
@@ -71,10 +72,14 @@ def execute(
         return Result(_in_memory(recipe, trained, config_text, None if beginning is None else beginning.start), module)
     sinks = open_sinks(loggers, About(recipe.name, out, flat(tomllib.loads(config_text))))
     environment = describe_environment(work, recipe.engine.name)
+    first = None if beginning is None else beginning.model
+    if not config_text:  # a run from Python: what a resume can't know otherwise
+        environment["settings"] = PythonSettings.of(recipe).model_dump(mode="json")
+        first = module.state_dict()
     folder = RunFolder.create(
         out, name=recipe.name, config=config_text, force=force, clients=describe_clients(work.federation).model_dump(),
         environment=environment if beginning is None else {**environment, "start": beginning.start.model_dump()},
-        start=None if beginning is None else beginning.model,
+        start=first,
     )  # fmt: skip
     return _train(module, recipe, folder, sinks, after_round)
 
@@ -96,31 +101,60 @@ def resume(
     """
     folder = RunFolder.open(path)
     config = saved_config(folder)
-    _, status, environment, clients = describe(folder)
-    if status.state == "failed":
+    status = describe(folder).status
+    if status.state == "failed":  # before data are read
         raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
     if data_folder is not None:
         config = config.changed(data=config.data.model_copy(update={"folder": data_folder}))
     check_device(config.device)
     federation = federation or build_federation(config)
-    if federation.fingerprint != clients.fingerprint:
-        raise DataError(
-            f"the data of {path} have changed: their fingerprint was {clients.fingerprint}, now it is "
-            f"{federation.fingerprint}. Bring the old data back with --data-dir, or run it again."
-        )
     module = build_model(config, federation)
+    sinks = open_sinks(config.parts.loggers, About(status.name, path, flat(tomllib.loads(config.to_toml()))))
+    return go_on(path, module, _recipe(config, federation, status.name), sinks=sinks, after_round=after_round)
+
+
+def go_on(
+    path: Path, module: nn.Module, recipe: Recipe, *, sinks: Sinks | None = None,
+    after_round: AfterRound = lambda _: None,
+) -> Result:  # fmt: skip
+    """Go on with a run whose parts are given; they must be those that it began with."""
+    folder = RunFolder.open(path)
+    _, status, environment, clients = describe(folder)
+    _check_same(path, recipe, status, environment, clients)
     if status.state == "finished":
+        if recipe.schedule.rounds > status.rounds:
+            raise ConfigError(
+                f"{path} is finished after {status.rounds} rounds, and what more rounds need is not kept. Train on "
+                "from its model instead: propfair run --from, or train with the model of propfair.load."
+            )
         module.load_state_dict(folder.model())
         return Result(read_run(path), module)
     start = folder.start()
     if start is not None:
         module.load_state_dict(start)
-    recipe = _recipe(config, federation, status.name)
+    check_workload(module, recipe.work)
     recipe = dataclasses.replace(recipe, engine=_same_engine(recipe.engine, environment))
-    sinks = open_sinks(config.parts.loggers, About(status.name, path, flat(tomllib.loads(config.to_toml()))))
     folder.save_environment({"algorithm": str(recipe.work.algorithm), **with_resume(folder.environment)})
     with torch_threads(environment.threads):  # the last bits depend on it
-        return _train(module, recipe, folder, sinks, after_round)
+        return _train(module, recipe, folder, sinks or open_sinks((), About(recipe.name, path, {})), after_round)
+
+
+def _check_same(path: Path, recipe: Recipe, status: Status, environment: Environment, clients: Clients) -> None:
+    """A run goes on with its own data, algorithm and seed, or not at all."""
+    if status.state == "failed":
+        raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
+    fingerprint = recipe.work.federation.fingerprint
+    if fingerprint != clients.fingerprint:
+        raise DataError(
+            f"the data of {path} have changed: their fingerprint was {clients.fingerprint}, now it is {fingerprint}. "
+            "Bring the old data back with --data-dir, or run it again."
+        )
+    for what, now, then in (
+        ("algorithm", str(recipe.work.algorithm), environment.algorithm),
+        ("seed", recipe.work.seed, environment.seed),
+    ):
+        if then not in ("", now):
+            raise ConfigError(f"{path} began with {what} {then}, and can't go on with {now}. Choose another folder.")
 
 
 def ensure_run(
