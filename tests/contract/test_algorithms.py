@@ -24,14 +24,15 @@ from tests.builders import REQUIRED
 
 MORE: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"weighting": "uniform"}),
-    ("propfair", {"M": 2.0, "variant": "huber"}),
-    ("propfair", {"M": tuple(2.0 + k for k in range(12))}),
-    ("propfair", {"M": "auto"}),
-    ("alpha-fair", {"M": "auto", "placement": "server"}),
-    ("alpha-fair", {"alpha": 0.0, "placement": "server"}),
-    ("alpha-fair", {"alpha": 2.0, "placement": "server", "variant": "huber"}),
-    ("alpha-fair", {"alpha": 3.0, "placement": "server", "M": tuple(2.0 + k for k in range(12))}),
-    ("alpha-fair", {"alpha": 2.0}),
+    *(("propfair", {"placement": placement}) for placement in ("update", "step")),
+    *(("propfair", {"placement": placement, "M": 2.0}) for placement in ("server", "update", "step")),
+    *(("propfair", {"placement": p, "M": tuple(2.0 + k for k in range(12))}) for p in ("server", "update", "step")),
+    ("propfair", {"preset": "paper", "M": tuple(2.0 + k for k in range(12))}),
+    ("propfair", {"ratio": 50.0, "beta": 0.0, "weighting": "samples"}),
+    ("alpha-fair", {"alpha": 0.0}),
+    ("alpha-fair", {"alpha": 2.0, "M": 5.0, "variant": "practical"}),
+    ("alpha-fair", {"alpha": 3.0, "placement": "update"}),
+    ("alpha-fair", {"alpha": 2.0, "placement": "step"}),
     ("afl", {"gamma": 5.0, "dual": "eg"}),
     ("afl", {"start": "uniform", "use": "old", "unbiased": False, "average_iterates": True}),
     ("q-fedavg", {"q": 5.0}),
@@ -60,7 +61,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("ditto", {"over": "fednova", "options": {"over": "q-fedavg", "options": {"q": 1.0}}}),
     ("fednova", {"over": "fedmgda+"}),
     ("fednova", {"over": "fedfv", "options": {"tau": 3}}),
-    ("ditto", {"over": "propfair", "options": {"M": "auto"}}),
+    ("ditto", {"over": "propfair", "options": {"placement": "step"}}),
 ]
 CASES = [
     *((name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()),
@@ -254,12 +255,38 @@ def test_a_rule_looks_at_no_more_than_it_says(name: str, options: dict[str, Any]
     cohort, _ = drawn
     blind = dataclasses.replace(
         cohort,
-        loss=cohort.loss if algorithm.needs & Needs.LOSS else torch.full_like(cohort.loss, torch.nan),
+        loss=cohort.loss if algorithm.needs & Needs.ANY_LOSS else torch.full_like(cohort.loss, torch.nan),
         norm2=cohort.norm2 if algorithm.needs & (Needs.NORMS | Needs.GRAM) else None,
         gram=cohort.gram if algorithm.needs & Needs.GRAM else None,
     )
     state = algorithm.init(whole_share())
     assert torch.equal(algorithm.weigh(blind, state)[0], algorithm.weigh(cohort, state)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [case for case in CASES if Needs.OWN_LOSS in ALGORITHMS.make(*case).needs], ids=str
+)
+@settings(max_examples=30, deadline=None)
+@given(drawn=cohorts(), later=cohorts(), loss=losses)
+def test_where_clients_look_at_their_own_loss_sums_are_enough(
+    name: str, options: dict[str, Any], drawn: tuple[Cohort, Tensor], later: tuple[Cohort, Tensor], loss: float
+) -> None:
+    algorithm = ALGORITHMS.make(name, options)
+    (first,) = run_rounds(algorithm, drawn)
+    cohort = later[0]
+    other = dataclasses.replace(cohort, loss=torch.cat([as_floats([loss]), cohort.loss[1:]]))
+    (weights, state), (changed, changed_state) = (algorithm.weigh(one, first.state) for one in (cohort, other))
+    if len(cohort) > 1:  # what one client finds changes nothing between the others, and nothing that they keep
+        assert torch.allclose(weights[1:] * changed[1:].sum(), changed[1:] * weights[1:].sum(), atol=1e-200)
+    for key, value in state.items():
+        one, two = value.clone(), changed_state[key].clone()
+        if len(value) == TOTAL:
+            one[cohort.clients[0]] = two[cohort.clients[0]] = 0
+        assert torch.equal(one.nan_to_num(), two.nan_to_num())
+    same_sums = [Cohort.of([1 / 3] * 3, loss=values) for values in ([1.0, 5.0, 6.0], [2.0, 3.0, 7.0])]
+    told = [algorithm.learn(one, first.state) for one in same_sums]  # losses and their squares sum to 12 and 62
+    for key in told[0]:
+        assert len(told[0][key]) == TOTAL or torch.allclose(told[0][key], told[1][key])
 
 
 @every_case
@@ -322,7 +349,7 @@ FAIR = ["afl", "q-fedavg", "q-fedsgd", "term", "delta-fl", "semi-vred"]
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*((name, {}) for name in FAIR), ("alpha-fair", {"placement": "server", "variant": "huber"})],
+    [*((name, {}) for name in FAIR), ("propfair", {"weighting": "samples"}), ("alpha-fair", {"weighting": "samples"})],
     ids=str,
 )
 @settings(max_examples=30, deadline=None)
@@ -331,8 +358,8 @@ def test_a_larger_loss_never_counts_less(name: str, options: dict[str, Any], dra
     """In proportion to the data, for clients that take equally many steps."""
     cohort = dataclasses.replace(drawn[0], num_steps=torch.ones(len(drawn[0]), dtype=torch.float64))
     algorithm = ALGORITHMS.make(name, options)
-    state = {"lambda": torch.full((TOTAL,), 1 / TOTAL, dtype=torch.float64)} if name == "afl" else {}
-    weights, _ = algorithm.weigh(cohort, state)
+    state = {"lambda": torch.full((TOTAL,), 1 / TOTAL, dtype=torch.float64)}
+    weights, _ = algorithm.weigh(cohort, state if name == "afl" else algorithm.init(whole_share()))
     relative = weights if name == "afl" else weights / cohort.share
     ordered = relative[cohort.loss.argsort(stable=True)]
     assert (ordered.diff() >= -1e-9 * ordered.max()).all()
@@ -385,8 +412,11 @@ def test_bad_numbers_are_refused_by_name(name: str, value: float) -> None:
 
 def test_what_the_server_must_see_of_a_client() -> None:
     privacy = {name: ALGORITHMS.make(name, REQUIRED.get(name, {})).privacy for name in ALGORITHMS.names()}
-    assert privacy["fedavg"] == privacy["propfair"] == privacy["alpha-fair"] == privacy["local-only"] == "sums"
+    assert privacy["fedavg"] == privacy["local-only"] == "sums"
+    assert privacy["propfair"] == privacy["alpha-fair"] == "losses"
     assert privacy["afl"] == privacy["term"] == privacy["gifair"] == privacy["delta-fl"] == "losses"
+    for options in ({"placement": "update"}, {"placement": "step"}, {"preset": "paper"}):
+        assert ALGORITHMS.make("propfair", options).privacy == "sums"
     assert privacy["q-fedavg"] == privacy["fedmgda+"] == privacy["fedfv"] == privacy["nash-mtl"] == "updates"
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms.propfair import PropFair
 from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload
 from propfair.core.params import FlatModel
@@ -38,7 +39,7 @@ def start(engine: Auto, work: Workload, module: nn.Module, num_rounds: int) -> t
 
 def test_many_small_clients_are_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "LONG_STACK", torch.inf)
-    work = scenes.workload("propfair", data=scenes.federation(MANY))
+    work = scenes.workload(PropFair(placement="step"), data=scenes.federation(MANY))
     session, model = start(Auto(), work, scenes.mlp(), num_rounds=1000)
     with session:
         found = scenes.play(session, model, Rounds())
@@ -52,7 +53,7 @@ def test_many_small_clients_are_stacked(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("two_cores")
 def test_long_rounds_of_small_clients_are_stacked_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "LONG_STACK", 0.0)
-    work = scenes.workload("propfair", data=scenes.federation(MANY))
+    work = scenes.workload(PropFair(placement="step"), data=scenes.federation(MANY))
     session, model = start(Auto(), work, scenes.mlp(), num_rounds=1000)
     with session:
         found = scenes.play(session, model, Rounds())

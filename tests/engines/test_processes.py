@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms.propfair import PropFair
 from propfair.core.aggregator import Rounds
 from propfair.core.params import FlatModel
 from propfair.core.tasks import cross_entropy
@@ -91,7 +92,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_worker_that_dies_in_training_is_replaced_and_the_bits_stay(marker: Path) -> None:
-    work = replace(scenes.workload("propfair"), loss=fatal_once)
+    work = replace(scenes.workload(PropFair(placement="step")), loss=fatal_once)
     expected = scenes.run(ONE_THREAD, work, scenes.mlp())
     marker.touch()
     found = scenes.run(TWO, work, scenes.mlp())

@@ -129,8 +129,8 @@ def assert_same(found: Result, expected: Result) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "num_clients", "participation"),
     [
-        pytest.param(PropFair(M=5.0), 70, 1.0, id="whole blocks"),
-        pytest.param(PropFair(M=5.0), 11, 1.0, id="parts of blocks", marks=pytest.mark.slow),
+        pytest.param(PropFair(), 70, 1.0, id="whole blocks"),
+        pytest.param(PropFair(placement="step"), 11, 1.0, id="parts of blocks", marks=pytest.mark.slow),
         pytest.param(Everything(), 20, 0.5, id="single updates and memories"),
     ],
 )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms.propfair import PropFair
 from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload, batch_order
 from propfair.core.params import FlatModel
@@ -114,7 +115,7 @@ def test_every_algorithm_with_any_module(name: str) -> None:
     ids=str,
 )
 def test_local_training(network: str, local: dict[str, Any]) -> None:
-    check(scenes.workload("propfair", **local), NETWORKS[network], Rounds(participation=7))
+    check(scenes.workload(PropFair(placement="step"), **local), NETWORKS[network], Rounds(participation=7))
 
 
 def test_learning_rates_of_clients_scale_weight_decay_and_momentum_too() -> None:
@@ -125,7 +126,7 @@ def test_learning_rates_of_clients_scale_weight_decay_and_momentum_too() -> None
 @pytest.mark.parametrize("network", NETWORKS)
 def test_recorded_gradients(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked, "CALLS_BEFORE_RECORDING", 2)
-    check(scenes.workload("propfair"), NETWORKS[network])
+    check(scenes.workload(PropFair(placement="step")), NETWORKS[network])
 
 
 @pytest.mark.parametrize("network", ["relu", "image"])
@@ -171,7 +172,7 @@ def test_real_valued_targets() -> None:
     data = scenes.federation()
     x = data.examples.tensors()["x"]
     data = replace(data, examples=ArrayExamples(x, x[:, :3].sin(), num_classes=0))
-    work = replace(scenes.workload("propfair", data=data), loss=squared_error)
+    work = replace(scenes.workload(PropFair(placement="step"), data=data), loss=squared_error)
     for network in ("logistic", "image"):
         check(work, NETWORKS[network])
 

@@ -23,6 +23,7 @@ from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.term import TERM
+from propfair.core.aggregator import Rounds
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.flower import FairStrategy, client_app, fair_loss, fair_mod, fair_sampler
 from propfair.flower.messages import FORMAT, KEY
@@ -57,8 +58,8 @@ def existing_app(criterion: Any = None, wrap: bool = True, **options: Any) -> Cl
     return app
 
 
-def strategy(algorithm: Algorithm) -> FairStrategy:
-    return FairStrategy(algorithm, network(), local=LOCAL, seed=SEED, evaluate_every=0, patience=1.0)
+def strategy(algorithm: Algorithm, **options: Any) -> FairStrategy:
+    return FairStrategy(algorithm, network(), local=LOCAL, seed=SEED, evaluate_every=0, patience=1.0, **options)
 
 
 GLOBAL = [
@@ -80,6 +81,19 @@ def test_an_existing_app_becomes_fair(name: str, options: dict[str, Any]) -> Non
         assert torch.allclose(mine.loss, other.loss, atol=1e-6, equal_nan=True)
         assert mine.diagnostics == pytest.approx(other.diagnostics, nan_ok=True, abs=1e-5)
     assert result.train_metrics_clientapp[1]["mine"] == pytest.approx(2.0)
+
+
+def test_the_loss_on_validation_examples_is_measured_where_the_server_asks_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    validation = [(torch.ones(3, 6), torch.tensor([0, 1, 2]))]
+    asked = strategy(TERM(), rounds=Rounds(loss_source="validation"))
+    run(asked, LocalGrid(existing_app(validation=validation)), num_rounds=1)
+    assert len(set(asked.outcomes[0].loss.tolist())) == 1, "the same examples for all"
+    for app in (existing_app(), client_app(network, own_data)):
+        run(strategy(TERM(), rounds=Rounds(loss_source="validation")), LocalGrid(app), num_rounds=1)
+        assert "asks for the loss on validation examples, and the client has none" in caplog.text
+        caplog.clear()
 
 
 def test_batches_of_any_shape_are_measured() -> None:

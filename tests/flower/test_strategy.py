@@ -55,6 +55,7 @@ def assert_close(found: Model, expected: Model, tolerance: float = 1e-6) -> None
 
 CASES = [(name, REQUIRED.get(name, {})) for name in ALGORITHMS.names()]
 CASES += [("gifair", {"coeff": 0.9, "side": "client"}), ("ditto", {"over": "afl"})]
+CASES += [("propfair", {"placement": "update"}), ("propfair", {"placement": "step"}), ("propfair", {"preset": "paper"})]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -72,8 +73,9 @@ def test_the_result_is_that_of_one_process(name: str, options: dict[str, Any]) -
 
 
 def test_bits_are_equal_where_no_loss_is_measured() -> None:
-    found, _ = run(strategy(PropFair(M=5.0)), LocalGrid(client_app(network, own_data)))
-    expected, _, _ = simulated(PropFair(M=5.0), 2)
+    on_the_step = PropFair(placement="step")
+    found, _ = run(strategy(on_the_step), LocalGrid(client_app(network, own_data)))
+    expected, _, _ = simulated(on_the_step, 2)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
@@ -261,7 +263,7 @@ def test_the_noise_of_a_wrapper_reaches_an_algorithm_that_hands_out_an_average()
 
 
 def test_flower_has_no_secure_aggregation_for_strategies_of_this_kind() -> None:
-    """Once it has, PropFair, which needs only sums, should run under it here; docs/flower.md says that it does not."""
+    """Once it has, PropFair on the update, which needs only sums, should run under it; docs/flower.md says it can't."""
     import flwr.clientapp.mod
     import flwr.serverapp
 

@@ -5,6 +5,7 @@ theta = t e the bargain 3/4 log(1 - 2 t^2) + 1/4 log(1 - (1 - t)^2) is best wher
 t = 1/4, with utilities (7/8, 7/16). The mean loss is least at t = 1/7.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -41,52 +42,68 @@ def squared_distance(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).square().sum(1)
 
 
-def train(name: str, options: dict[str, Any]) -> Tensor:
+def train(name: str, options: dict[str, Any]) -> tuple[Tensor, Mapping[str, float]]:
+    """The model after 150 rounds of one full-batch step, and what the last round says of itself."""
     scale = STEEPNESS.sqrt()[OWNER].unsqueeze(1)
     federation = federation_of(scale, scale * CENTRE[OWNER], [3, 1], num_classes=1)
     work = Workload(federation, ALGORITHMS.make(name, options), LocalTraining(lr=0.05, steps=1), loss=squared_distance)
     model = FlatModel(Point())
     server = Server(InProcess().start(model, work), Rounds(), model.params, model.buffers)
     for _ in range(150):
-        server.run_round()
-    return server.released
+        outcome = server.run_round()
+    return server.released, outcome.diagnostics
 
 
-def utilities(theta: Tensor) -> Tensor:
+def utilities(theta: Tensor, M: float = 1.0) -> Tensor:
     """M - f_i of models [..., 3], in [..., 2]."""
-    return (1 - STEEPNESS * (theta.unsqueeze(-2) - CENTRE).square().sum(-1)).double()
+    return (M - STEEPNESS * (theta.unsqueeze(-2) - CENTRE).square().sum(-1)).double()
 
 
-def gains(theta: Tensor) -> Tensor:
+def gains(theta: Tensor, M: float = 1.0) -> Tensor:
     """The sum that proportional fairness bounds by 0 (eq. 3.3), for 1000 other models."""
-    reference = utilities(theta)
+    reference = utilities(theta, M)
     others = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * 0.5 + SOLUTION
-    return (utilities(others) / reference - 1) @ SHARE
+    return (utilities(others, M) / reference - 1) @ SHARE
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("propfair", {"M": 1.0, "variant": "huber"}),
-        ("propfair", {"M": 1.0, "variant": "practical"}),
-        ("propfair", {"M": (1.0, 1.0)}),
-        ("alpha-fair", {"M": 1.0, "alpha": 1.0, "placement": "server"}),
+        ("propfair", {"preset": "paper", "M": 1.0}),
+        ("propfair", {"preset": "original", "M": 1.0}),
+        ("propfair", {"preset": "paper", "M": (1.0, 1.0)}),
+        ("propfair", {"M": 1.0, "weighting": "samples"}),
+        ("propfair", {"M": 1.0, "weighting": "samples", "placement": "update"}),
+        ("propfair", {"M": 1.0, "weighting": "samples", "placement": "step"}),
+        ("alpha-fair", {"M": 1.0, "alpha": 1.0, "weighting": "samples"}),
     ],
     ids=str,
 )
 def test_propfair_reaches_the_bargain(name: str, options: dict[str, Any]) -> None:
-    theta = train(name, options)
+    theta, _ = train(name, options)
     assert theta.tolist() == pytest.approx(SOLUTION.tolist(), abs=1e-3)
     assert utilities(theta).tolist() == pytest.approx([7 / 8, 7 / 16], abs=1e-3)
     assert gains(theta).max() <= 1e-3
 
 
+@pytest.mark.parametrize("placement", ["server", "update", "step"])
+@pytest.mark.parametrize("ratio", [1.5, 4.0])
+def test_without_a_given_m_it_comes_to_rest_at_the_bargain_for_the_m_it_ends_with(placement: str, ratio: float) -> None:
+    """There M is consistent with the model: the slopes at rest are those of the objective with this M."""
+    theta, said = train("propfair", {"ratio": ratio, "placement": placement, "weighting": "samples"})
+    again, _ = train("propfair", {"M": said["M"], "epsilon": 1e-3, "weighting": "samples"})
+    assert theta.tolist() == pytest.approx(again.tolist(), abs=2e-3)
+    assert gains(theta, said["M"]).max() <= 2e-3
+    assert theta.norm() > 1 / 7 + 0.01, "the second client counts for more than its share"
+
+
 def test_fedavg_does_not() -> None:
-    theta = train("fedavg", {})
+    theta, _ = train("fedavg", {})
     assert theta.tolist() == pytest.approx((CENTRE[1] / 7).tolist(), abs=1e-3)
     assert gains(theta).max() > 0.05
 
 
 def test_a_better_alternative_for_one_client_moves_the_bargain_towards_it() -> None:
     """The loss that client 1 has to fear is smaller: it has less to win, and asks for more."""
-    assert train("propfair", {"M": (1.0, 0.8), "variant": "huber"}).norm() > SOLUTION.norm() + 0.01
+    theta, _ = train("propfair", {"M": (1.0, 0.8), "weighting": "samples"})
+    assert theta.norm() > SOLUTION.norm() + 0.01

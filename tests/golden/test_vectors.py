@@ -74,9 +74,9 @@ def test_gifair_learning_rates(coeff: float, factors: list[float]) -> None:
 @pytest.mark.parametrize(
     ("options", "slopes", "objective"),
     [
-        ({"M": 2.0, "variant": "huber"}, [0.6666667, 1, 5], 0.3191550),
-        ({"M": 2.0, "variant": "practical"}, [0.6666667, 1, 0.5], None),
-        ({"M": 5.0, "variant": "huber"}, [0.2222222, 0.25, 0.3333333], -1.3876495),
+        ({"preset": "original", "M": 2.0}, [0.6666667, 1, 5], 0.3191550),
+        ({"preset": "paper", "M": 2.0}, [0.6666667, 1, 0.5], None),
+        ({"preset": "original", "M": 5.0}, [0.2222222, 0.25, 0.3333333], -1.3876495),
     ],
 )
 def test_propfair(options: dict[str, object], slopes: list[float], objective: float | None) -> None:

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("optuna")
 pytest.importorskip("matplotlib")
 
+from propfair.algorithms import ALGORITHMS as REGISTRY
 from propfair.errors import ConfigError
 from propfair.fairness.statistics import summarize
 from propfair.paper import catalogue
@@ -73,7 +74,7 @@ def test_there_is_a_preset_for_every_table_and_figure() -> None:
 def test_numbers_of_the_paper_fit_the_experiments(experiment: str) -> None:
     table = load_preset(f"table6-{experiment}")
     assert isinstance(table, catalogue.Statistics)
-    assert table.paper.keys() == ALGORITHMS == load_experiment(experiment).algorithms.keys() - {"propfair-auto"}
+    assert table.paper.keys() == ALGORITHMS == load_experiment(experiment).algorithms.keys() - {"propfair-default"}
     known = summarize([0.5]).as_dict()
     for numbers in table.paper.values():
         assert list(numbers) == table.columns
@@ -102,9 +103,9 @@ def test_published_values_are_those_of_tables_4_and_5(experiment: str) -> None:
     assert isinstance(rates, catalogue.Chosen)
     assert isinstance(others, catalogue.Chosen)
     sweep = load_experiment(experiment).sweep("x", "paper", published=True)
-    assert {contestant.label for contestant in sweep.contestants} == ALGORITHMS | {"propfair-auto"}
+    assert {contestant.label for contestant in sweep.contestants} == ALGORITHMS | {"propfair-default"}
     for contestant in sweep.contestants:
-        if contestant.label == "propfair-auto":
+        if contestant.label == "propfair-default":
             continue
         assert contestant.settings["local.lr"] == rates.paper[experiment][contestant.label]
         if contestant.label in others.parameters:
@@ -143,7 +144,7 @@ def test_paper_scale_is_the_papers_protocol() -> None:
         assert config.schedule.rounds == expected
         assert (config.local.batch_size, config.local.epochs, config.local.momentum) == (64, 1, 0.0)
         assert config.parts.algorithm.name == "propfair"
-        assert str(config.parts.algorithm) == "propfair(M=2.0, epsilon=0.2, variant=practical)"
+        assert config.parts.algorithm == REGISTRY.make("propfair", {"preset": "paper", "M": 2.0})
         assert len(contestant.choices["local.lr"]) == 4  # type: ignore[arg-type]
 
 
@@ -221,8 +222,8 @@ def test_sizes_and_chosen_values(out: Path) -> None:
 
 
 def test_a_row_that_the_paper_does_not_have(out: Path) -> None:
-    table = redo("auto-baseline-cifar10", out)
-    ours = [row for row in long_table(table).rows if row[0] == "propfair-auto"]
+    table = redo("propfair-default-cifar10", out)
+    ours = [row for row in long_table(table).rows if row[0] == "propfair-default"]
     assert len(ours) == 6
     assert {(row[3], row[4]) for row in ours} == {("-", "-")}
     assert json.loads(json.dumps(table.as_dict()))["numbers"][-1]["paper"] is None

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from propfair.algorithms.propfair import PropFair
 from propfair.core.client import LocalTraining
 from propfair.errors import ConfigError
+from propfair.registry import fields_of
 from propfair.runs.config import load_config, make_config, parse_override
 from propfair.runs.settings import all_settings
 
@@ -24,7 +26,7 @@ def test_the_default_config_is_valid_and_survives_a_round_trip(tmp_path: Path) -
 
 def test_everything_is_spelled_out() -> None:
     written = tomllib.loads(make_config({}, ["algorithm=propfair", "data=digits"]).to_toml())
-    assert written["algorithm"] == {"name": "propfair", "M": 5.0, "epsilon": 0.2, "variant": "practical"}
+    assert written["algorithm"] == {"name": "propfair", **fields_of(PropFair())}
     assert written["data"]["partition"]["name"] == "dirichlet"
     assert written["data"]["num_clients"] == 10
     assert written["model"]["name"] == "mlp"
@@ -35,7 +37,7 @@ def test_overrides_win_over_the_file_and_a_section_is_replaced_by_its_name(tmp_p
     path = tmp_path / "run.toml"
     path.write_text('seed = 3\n[algorithm]\nname = "propfair"\nM = 3\n[local]\nlr = 0.5\n')
     config = load_config(path, ["algorithm.epsilon=0.1", "local.batch_size=8", "data.num_clients=20"])
-    assert str(config.parts.algorithm) == "propfair(M=3.0, epsilon=0.1, variant=practical)"
+    assert config.parts.algorithm == PropFair(M=3.0, epsilon=0.1)
     assert (config.seed, config.local.lr, config.local.batch_size, config.parts.num_clients) == (3, 0.5, 8, 20)
     assert str(load_config(path, ["algorithm=fedavg"]).parts.algorithm) == "fedavg(weighting=samples)"
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import propfair
-from propfair.algorithms import Cohort, Needs, Order, Personal
+from propfair.algorithms import ALGORITHMS, Cohort, Needs, Order, Personal
 from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.propfair import PropFair
 from propfair.core.client import observe, transformed
@@ -13,7 +13,10 @@ COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
 
 
 def test_the_global_model_is_that_of_the_algorithm_underneath() -> None:
-    ditto, propfair = Ditto(over="propfair", options={"M": 2.0}), PropFair(M=2.0)
+    ditto, propfair = (
+        Ditto(over="propfair", options={"preset": "paper"}),
+        ALGORITHMS.make("propfair", {"preset": "paper"}),
+    )
     loss = torch.tensor([0.3, 1.9])
     assert torch.equal(transformed(ditto, loss, Order()), transformed(propfair, loss, Order()))
     assert observe(ditto, loss, Order()) == observe(propfair, loss, Order())

@@ -1,32 +1,60 @@
+import dataclasses
+import math
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from propfair.algorithms import ALGORITHMS, Cohort, Needs, Order
+from propfair.algorithms import ALGORITHMS, Algorithm, Cohort, Needs, Order, State
 from propfair.algorithms.alpha_fair import AlphaFair
 from propfair.algorithms.base import as_floats, order_for
-from propfair.algorithms.propfair import PropFair
+from propfair.algorithms.loss import PropFairLoss
+from propfair.algorithms.propfair import WORST_OFF, PropFair
 from propfair.core.client import observe, transformed
 from propfair.errors import ConfigError
+from propfair.registry import fields_of
+from propfair.runs.names import algorithm_label
 
 LOSS = torch.tensor([0.5, 1.0, 2.0])
 COHORT = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
+PLAIN: dict[str, Any] = {"beta": 0.0, "weighting": "samples"}  # nothing is kept, and shares are those of COHORT
 
 
-def test_presets() -> None:
-    paper, original = (
-        ALGORITHMS.make("propfair", {"preset": "paper"}),
-        ALGORITHMS.make("propfair", {"preset": "original"}),
-    )
-    assert paper == PropFair(variant="practical", epsilon=0.2)
-    assert original == PropFair(variant="huber", epsilon=0.2)
+def paper(**options: Any) -> Algorithm:
+    return ALGORITHMS.make("propfair", {"preset": "paper", **options})
+
+
+def weigh(fair: Algorithm, cohort: Cohort = COHORT, state: State | None = None) -> Tensor:
+    return fair.weigh(cohort, fair.init(cohort.share) if state is None else state)[0]
+
+
+def after_a_round(fair: Algorithm, cohort: Cohort = COHORT) -> State:
+    """The state when the clients have reported the losses of the cohort."""
+    seen = dataclasses.replace(cohort, observed={"loss": cohort.loss})
+    return fair.learn(seen, fair.weigh(seen, fair.init(cohort.share))[1])
+
+
+def test_presets_leave_nothing_to_defaults_that_may_change() -> None:
+    published = {"M": 5.0, "placement": "step", "weighting": "samples", "epsilon": 0.2, "normalise": False}
+    for name, variant in (("paper", "practical"), ("original", "huber")):
+        assert dict(PropFair.presets[name]) == {**published, "variant": variant}
+    loss = LOSS.clone().requires_grad_()
+    slopes = torch.autograd.grad(transformed(paper(M=2.0), loss, Order()).sum(), loss)[0]
+    assert slopes.tolist() == pytest.approx([2 / 3, 1, 1 / 2])
+    assert torch.equal(weigh(paper()), COHORT.share)
+    assert paper().order is None
+    assert paper().init(COHORT.share) == {}
 
 
 def test_one_baseline_for_each_client_reaches_the_client_in_its_order() -> None:
-    propfair = PropFair(M=(2.0, 3.0, 4.0))
+    fair = paper(M=(2.0, 3.0, 4.0))
     for client, M in enumerate((2.0, 3.0, 4.0)):
-        order = order_for(propfair, client, {})
-        assert torch.equal(transformed(propfair, LOSS, order), transformed(PropFair(M=M), LOSS, Order()))
-        assert observe(propfair, LOSS, order) == observe(PropFair(M=M), LOSS, Order())
+        order = order_for(fair, client, {})
+        assert torch.equal(transformed(fair, LOSS, order), transformed(paper(M=M), LOSS, Order()))
+        assert observe(fair, LOSS, order) == observe(paper(M=M), LOSS, Order())
 
 
 def test_baselines_must_fit_the_clients() -> None:
@@ -36,33 +64,178 @@ def test_baselines_must_fit_the_clients() -> None:
         PropFair(M=())
     with pytest.raises(ConfigError, match="epsilon must satisfy"):
         PropFair(M=(5.0, 0.1))
-    assert PropFair(M=(2.0, 3.0, 4.0)).init(COHORT.share) == {}
+    with pytest.raises(ConfigError, match="ratio must be above 1"):
+        PropFair(ratio=1.0)
+    with pytest.raises(ConfigError, match="normalise=false is for a given M"):
+        paper(M="auto")
+    with pytest.raises(ConfigError, match="M='schedule' is for placement='step'"):
+        PropFair(M="schedule")
+
+
+@pytest.mark.parametrize(("past", "before", "after"), [(0.0, 10.0, 9.0), (0.1, 10.0, 10.0), (0.0, 2.1, 2.0)])
+def test_the_schedule_is_lowered_only_when_no_batch_is_past_the_threshold(
+    past: float, before: float, after: float
+) -> None:
+    fair = paper(M="schedule")
+    seen = dataclasses.replace(COHORT, observed={"past_threshold": as_floats([0.0, 0.0, past])})
+    assert fair.init(COHORT.share)["M"].tolist() == [10.0]
+    state = fair.learn(seen, {"M": as_floats([before])})
+    assert order_for(fair, 1, state).numbers == {"M": pytest.approx(after)}
+
+
+def test_options_of_the_first_version_mean_what_they_meant() -> None:
+    old = {"name": "propfair", "M": "auto", "epsilon": 0.2, "variant": "practical"}
+    assert algorithm_label(old) == "propfair(preset=paper, M=schedule)"
+    alpha = {"alpha": 2.0, "placement": "client", "M": 3.0, "epsilon": 0.2, "variant": "huber"}
+    assert ALGORITHMS.make("alpha-fair", AlphaFair.as_named_today(alpha)) == AlphaFair(
+        alpha=2.0, M=3.0, placement="step", weighting="samples", normalise=False
+    )
+    on_server = AlphaFair.as_named_today({**alpha, "placement": "server"})
+    assert ALGORITHMS.make("alpha-fair", on_server).init(COHORT.share) == {}, "nothing was kept between rounds"
+    today = fields_of(PropFair(M=2.0))
+    assert PropFair.as_named_today(today) == today
+    assert algorithm_label({"name": "propfair", **today}) == "propfair(M=2.0)"
 
 
 def test_what_a_client_records() -> None:
-    found = observe(PropFair(M=2.0), LOSS, Order())
+    found = observe(paper(M=2.0), LOSS, Order())
     assert found["past_threshold"] == pytest.approx(1 / 3)
     assert found["slope"] == pytest.approx((2 / 3 + 1 + 1 / 2) / 3)
 
 
+def test_weights_are_the_dual_weights_of_the_paper() -> None:
+    expected = COHORT.share / (3.0 - COHORT.loss)
+    assert torch.allclose(weigh(PropFair(M=3.0, **PLAIN)), expected / expected.sum())
+    each = COHORT.share / (as_floats([3.0, 4.0, 5.0]) - COHORT.loss)
+    assert torch.allclose(weigh(PropFair(M=(3.0, 4.0, 5.0), **PLAIN)), each / each.sum())
+    by_head = 1 / (3.0 - COHORT.loss)
+    assert torch.allclose(weigh(PropFair(M=3.0, beta=0.0)), by_head / by_head.sum())
+
+
+@given(ratio=st.floats(1.01, 100), loss=st.lists(st.floats(0, 50), min_size=2, max_size=6))
+def test_the_worst_off_counts_so_many_times_a_client_at_the_mean(ratio: float, loss: list[float]) -> None:
+    cohort = Cohort.of(share=[1 / (len(loss) + 1)] * (len(loss) + 1), loss=[*loss, sum(loss) / len(loss)])
+    weights = weigh(PropFair(ratio=ratio, **PLAIN), cohort)
+    assert float(weights.sum()) == pytest.approx(1)
+    relative = weights / weights[-1]  # of the client at the mean
+    assert float(relative.max()) <= ratio * (1 + 1e-6)
+    if max(loss) - min(loss) > 1e-3:
+        assert float(relative[cohort.loss.argmax()]) == pytest.approx(ratio, rel=1e-6)
+
+
+def test_the_baseline_of_a_round_is_in_the_record() -> None:
+    fair = PropFair(ratio=3.0, **PLAIN)
+    weights, state = fair.weigh(COHORT, fair.init(COHORT.share))
+    M = fair.diagnose(COHORT, weights, state)["M"]
+    mean = float(COHORT.share @ COHORT.loss)
+    assert pytest.approx(2.0 + (2.0 - mean) / 2) == M
+    assert torch.allclose(weights, weigh(PropFair(M=M, **PLAIN)))
+
+
+def test_clients_with_the_same_loss_count_alike() -> None:
+    alike = Cohort.of(share=[0.5, 0.3, 0.2], loss=[1.7] * 3)
+    assert torch.allclose(weigh(PropFair(**PLAIN), alike), alike.share)
+    assert weigh(PropFair(), alike).tolist() == pytest.approx([1 / 3] * 3)
+    assert weigh(PropFair(), Cohort.of(share=[1.0], loss=[4.0])).tolist() == [1.0]
+
+
+def test_slopes_are_kept_from_round_to_round() -> None:
+    fair, target = PropFair(beta=0.9, weighting="samples"), weigh(PropFair(**PLAIN))
+    state, distance = fair.init(COHORT.share), []
+    for _ in range(60):
+        weights, state = fair.weigh(COHORT, state)
+        distance.append(float((weights - target).abs().max()))
+    assert float(fair.weigh(COHORT, fair.init(COHORT.share))[0][2]) < 0.3, "starts near the shares"
+    assert distance == sorted(distance, reverse=True)
+    assert distance[-1] < 1e-2
+    part = Cohort.of(share=[0.4, 0.6], loss=[0.1, 0.9], clients=(0, 1))
+    _, later = fair.weigh(part, state)
+    assert torch.equal(later["log_slope"][2], state["log_slope"][2]), "absent clients stay as they were"
+
+
+def one_client(fair: PropFair, loss: float, kept: float, mean: float, spread: float) -> tuple[float, float]:
+    """What a client computes for placement="update": its log-slope to keep, and the factor on its update."""
+    baseline = fair._baseline(mean, spread)
+    slope = baseline.scale / max(float(baseline.M) - loss, baseline.epsilon)
+    kept = fair.beta * kept + (1 - fair.beta) * math.log(slope)
+    return kept, math.exp(kept)
+
+
+@pytest.mark.parametrize("options", [{}, {"M": 2.5}, {"weighting": "samples", "beta": 0.5}], ids=str)
+def test_on_the_update_clients_and_sums_can_do_it_all(options: dict[str, Any]) -> None:
+    fair = PropFair(placement="update", **options)
+    assert fair.needs == Needs.OWN_LOSS
+    assert fair.privacy == "sums"
+    state = fair.init(COHORT.share)
+    share = COHORT.shares(fair.weighting)
+    assert torch.allclose(weigh(fair, state=state), share), "in the first round nothing is known"
+    kept = [0.0, 0.0, 0.0]
+    cohort, rounds = COHORT, [COHORT.loss, as_floats([0.4, 0.9, 1.2]), as_floats([0.5, 0.2, 1.9])]
+    for loss, before in zip(rounds, [None, *rounds], strict=False):
+        cohort = dataclasses.replace(COHORT, loss=loss)
+        weights, state = fair.weigh(cohort, state)
+        state = fair.learn(cohort, state)
+        if before is not None:
+            first, second = float(share @ before), float(share @ before.square())  # the two sums of the losses
+            told = first, WORST_OFF * math.sqrt(second - first**2)
+            found = [one_client(fair, float(one), old, *told) for one, old in zip(loss, kept, strict=True)]
+            kept, factors = [own for own, _ in found], as_floats([factor for _, factor in found])
+            expected = share * factors / (share @ factors)  # the two sums of the updates
+            assert torch.allclose(weights, expected)
+
+
+def test_on_the_step_slopes_are_one_at_the_mean_loss_of_the_round_before() -> None:
+    for options in ({}, {"M": 3.0}, {"M": (2.5, 3.0, 3.5)}):
+        fair = PropFair(placement="step", weighting="samples", **options)
+        assert fair.privacy == "sums"
+        first = order_for(fair, 1, fair.init(COHORT.share))
+        assert transformed(fair, LOSS, first).tolist() == pytest.approx(LOSS.tolist()), "nothing is known yet"
+        order = order_for(fair, 1, after_a_round(fair))
+        loss = as_floats([0.1, float(COHORT.share @ COHORT.loss), 2.0]).requires_grad_()
+        slopes = torch.autograd.grad(transformed(fair, loss, order).sum(), loss)[0]
+        assert float(slopes[1]) == pytest.approx(1)
+        assert float(slopes[0]) < 1 < float(slopes[2])
+        assert observe(fair, loss.detach(), order)["slope"] == pytest.approx(float(slopes.mean()))
+        assert observe(fair, loss.detach(), order)["loss"] == pytest.approx(float(loss.detach().mean()))
+
+
+def test_one_full_batch_step_gives_the_same_direction_wherever_the_slope_acts() -> None:
+    options: dict[str, Any] = {"alpha": 1.5, "M": (3.0, 4.0, 5.0), **PLAIN}
+    fair = {where: AlphaFair(placement=where, **options) for where in ("server", "update", "step")}
+    state = after_a_round(fair["step"])
+    orders = [order_for(fair["step"], k, state) for k in range(3)]
+    slopes = as_floats([observe(fair["step"], COHORT.loss[k : k + 1], orders[k])["slope"] for k in range(3)])
+    both = COHORT.share * slopes
+    for where in ("server", "update"):
+        weights = weigh(fair[where], state=after_a_round(fair[where]))
+        assert torch.allclose(weights, both / both.sum())
+        assert fair[where].objective is None
+        assert fair[where].watch is None
+    assert fair["step"].needs == Needs.NOTHING
+
+
 @pytest.mark.parametrize("variant", ["practical", "huber"])
-def test_alpha_one_is_propfair(variant: str) -> None:
-    options = {"M": 3.0, "variant": variant}
+@pytest.mark.parametrize("placement", ["server", "update", "step"])
+def test_alpha_one_is_propfair(placement: str, variant: str) -> None:
+    options = {"M": 3.0, "variant": variant, "placement": placement}
     alpha, plain = ALGORITHMS.make("alpha-fair", {"alpha": 1.0, **options}), ALGORITHMS.make("propfair", options)
-    assert torch.equal(transformed(alpha, LOSS, Order()), transformed(plain, LOSS, Order()))
-    assert observe(alpha, LOSS, Order()) == observe(plain, LOSS, Order())
+    assert torch.equal(weigh(alpha), weigh(plain))
+    order = order_for(plain, 0, after_a_round(plain))
+    assert torch.equal(transformed(alpha, LOSS, order), transformed(plain, LOSS, order))
+    assert observe(alpha, LOSS, order) == observe(plain, LOSS, order)
 
 
 def test_alpha_zero_is_fedavg() -> None:
     loss = LOSS.clone().requires_grad_()
-    gradient = torch.autograd.grad(transformed(AlphaFair(alpha=0.0, M=1.5), loss, Order()).sum(), loss)[0]
-    assert gradient.tolist() == [1, 1, 1]
-    assert AlphaFair(alpha=0.0, placement="server").weigh(COHORT, {})[0].tolist() == pytest.approx([0.5, 0.3, 0.2])
+    on_step = AlphaFair(alpha=0.0, M=1.5, placement="step")
+    order = order_for(on_step, 0, after_a_round(on_step))
+    assert torch.autograd.grad(transformed(on_step, loss, order).sum(), loss)[0].tolist() == [1, 1, 1]
+    assert weigh(AlphaFair(alpha=0.0, **PLAIN)).tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
 def test_alpha_two_is_the_harmonic_mean_of_utilities() -> None:
     u = 4.0 - COHORT.loss
-    weights, _ = AlphaFair(alpha=2.0, M=4.0, placement="server").weigh(COHORT, {})
+    weights = weigh(AlphaFair(alpha=2.0, M=4.0, **PLAIN))
     loss = COHORT.loss.clone().requires_grad_()
     harmonic = 1 / (COHORT.share @ (1 / (4.0 - loss)))
     gradient = -torch.autograd.grad(harmonic, loss)[0]
@@ -71,51 +244,58 @@ def test_alpha_two_is_the_harmonic_mean_of_utilities() -> None:
 
 
 def test_a_large_alpha_looks_at_the_worst_client_only() -> None:
-    weights, _ = AlphaFair(alpha=200.0, M=4.0, placement="server").weigh(COHORT, {})
-    assert weights.tolist() == pytest.approx([0, 0, 1], abs=1e-12)
-
-
-def test_one_full_batch_step_gives_the_same_direction_on_either_side() -> None:
-    options = {"alpha": 1.5, "M": (3.0, 4.0, 5.0)}
-    client, server = AlphaFair(**options), AlphaFair(**options, placement="server")  # type: ignore[arg-type]
-    slopes = as_floats([observe(client, COHORT.loss[k : k + 1], order_for(client, k, {}))["slope"] for k in range(3)])
-    both = COHORT.share * slopes
-    assert torch.allclose(server.weigh(COHORT, {})[0], both / both.sum())
-    assert server.needs == Needs.LOSS
-    assert client.needs == Needs.NOTHING
-    assert server.objective is None
+    assert weigh(AlphaFair(alpha=200.0, M=4.0, **PLAIN)).tolist() == pytest.approx([0, 0, 1], abs=1e-12)
 
 
 def test_clients_past_the_baseline_still_count() -> None:
     cohort = Cohort.of(share=[0.5, 0.5], loss=[0.5, 50.0])
-    practical, _ = AlphaFair(alpha=1.0, M=2.0, placement="server").weigh(cohort, {})
-    huber, _ = AlphaFair(alpha=1.0, M=2.0, placement="server", variant="huber").weigh(cohort, {})
-    assert practical.tolist() == pytest.approx([4 / 7, 3 / 7])
-    assert huber.tolist() == pytest.approx([2 / 17, 15 / 17])
+    assert weigh(PropFair(M=2.0, variant="practical", **PLAIN), cohort).tolist() == pytest.approx([4 / 7, 3 / 7])
+    assert weigh(PropFair(M=2.0, variant="huber", **PLAIN), cohort).tolist() == pytest.approx([2 / 17, 15 / 17])
 
 
 @pytest.mark.parametrize("variant", ["practical", "huber"])
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 100.0, 1e4])
 def test_no_order_of_fairness_overflows_on_the_server(alpha: float, variant: str) -> None:
     cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 6.0])
-    fair = ALGORITHMS.make("alpha-fair", {"alpha": alpha, "placement": "server", "variant": variant})
-    weights, _ = fair.weigh(cohort, {})
+    weights = weigh(ALGORITHMS.make("alpha-fair", {"alpha": alpha, "M": 5.0, "variant": variant, **PLAIN}), cohort)
     assert float(weights.sum()) == pytest.approx(1)
     if alpha == 1e4:
         assert weights.tolist() == [0, 1, 0] if variant == "practical" else [0, 0, 1]
 
 
-def test_an_order_of_fairness_too_steep_for_float32_is_refused_on_the_client() -> None:
-    with pytest.raises(ConfigError, match=r"alpha=100.0. Use placement='server', or an alpha of at most 50"):
-        AlphaFair(alpha=100.0)
+def test_an_order_of_fairness_too_steep_for_float32_is_refused_on_the_step() -> None:
+    with pytest.raises(ConfigError, match=r"slopes up to 3. Use placement='server', or an alpha of at most 73"):
+        AlphaFair(alpha=100.0, placement="step")
+    with pytest.raises(ConfigError, match=r"slopes up to 5. Use placement='server', or an alpha of at most 50"):
+        AlphaFair(alpha=100.0, placement="step", M=2.0, normalise=False)
+    with pytest.raises(ConfigError, match=r"slopes up to 10. Use placement='server', or an alpha of at most 35"):
+        AlphaFair(alpha=100.0, placement="step", M=2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("variant", ["practical", "huber"])
-def test_gradients_are_finite_for_every_finite_loss(dtype: torch.dtype, variant: str) -> None:
+@pytest.mark.parametrize("options", [{"preset": "paper"}, {"preset": "original"}, {"placement": "step"}], ids=str)
+def test_gradients_are_finite_for_every_finite_loss(dtype: torch.dtype, options: dict[str, Any]) -> None:
     largest = torch.finfo(dtype).max
     loss = torch.tensor([-largest, -1.0, 0.0, 4.8, 4.81, 5.0, 6e4, largest], dtype=dtype, requires_grad=True)
-    fair = ALGORITHMS.make("propfair", {"variant": variant})
-    gradient = torch.autograd.grad(transformed(fair, loss, Order()).sum(), loss)[0]
+    fair = ALGORITHMS.make("propfair", options)
+    order = order_for(fair, 0, after_a_round(fair))
+    gradient = torch.autograd.grad(transformed(fair, loss, order).sum(), loss)[0]
     assert gradient.isfinite().all()
     assert (gradient >= 0).all()
+
+
+def test_the_loss_for_any_loop_keeps_the_meaning_of_a_learning_rate() -> None:
+    def slope(criterion: nn.Module, loss: float) -> float:
+        at = torch.tensor([loss], requires_grad=True)
+        return float(torch.autograd.grad(criterion(at, torch.zeros(1)), at)[0])
+
+    fair = PropFairLoss(nn.L1Loss(), M=5.0)
+    assert [slope(fair, loss) for loss in (1e-6, 1.0, 2.5, 4.9)] == pytest.approx([1, 5 / 4, 2, 1], rel=1e-4)
+    published = PropFairLoss(nn.L1Loss(), M=5.0, normalise=False)
+    for loss in (0.5, 3.0, 4.9):
+        assert slope(fair, loss) == pytest.approx(5 * slope(published, loss))
+        expected = transformed(paper(M=5.0), torch.tensor(loss), Order())
+        assert float(published(torch.tensor([loss]), torch.zeros(1))) == pytest.approx(float(expected))
+    assert "normalise=True" in repr(fair)
+    with pytest.raises(ConfigError, match="reduction='mean'"):
+        PropFairLoss(nn.L1Loss(reduction="none"))(torch.ones(2), torch.zeros(2))

@@ -1,6 +1,7 @@
 """The round loop: participation, divergence, buffers, streaming."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, State
 from propfair.algorithms.fedavg import FedAvg
+from propfair.algorithms.propfair import PropFair
+from propfair.algorithms.term import TERM
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
@@ -38,9 +41,9 @@ class Kept(Algorithm):
 
 def server(
     algorithm: Algorithm, rounds: Rounds = ALL, *, module: nn.Module | None = None, spoil: int | None = None,
-    local: LocalTraining = LOCAL, seed: int = 0,
+    local: LocalTraining = LOCAL, seed: int = 0, **splits: Any,
 ) -> Server:  # fmt: skip
-    federation = random_federation(SIZES)
+    federation = random_federation(SIZES, **splits)
     if spoil is not None:
         federation.examples.tensors()["x"][federation.train[spoil]] = torch.inf
     work = Workload(federation, algorithm, local, seed)
@@ -142,6 +145,22 @@ def test_losses_of_the_received_model_from_three_sources() -> None:
     local = LocalTraining(lr=0.1, batch_size=4, epochs=5)
     running = server(Loud(), Rounds(loss_source="running_mean"), local=local).run_round()
     assert float(running.loss.mean()) < float(before.loss.mean())
+
+
+@pytest.mark.parametrize("algorithm", [TERM(), TERM(tau=1.0), PropFair(), PropFair(placement="update")], ids=str)
+def test_rules_may_look_at_the_loss_on_validation_examples(algorithm: Algorithm) -> None:
+    splits: Any = {"train": lambda index: index[2:], "validation": lambda index: index[:2]}
+    given = server(algorithm, Rounds(loss_source="validation"), **splits)
+    expected = given.session.losses(given.params, given.buffers, range(len(SIZES)), "validation")
+    assert torch.equal(given.run_round().loss, expected)
+    trained = server(algorithm, **splits).run_round()
+    assert not torch.allclose(trained.loss, expected)
+
+
+def test_a_client_without_validation_examples_is_found_before_training() -> None:
+    with pytest.raises(ConfigError, match=r"client 0 \(0\) has none. Set data.split.validation=0.1"):
+        server(TERM(), Rounds(loss_source="validation"))
+    server(FedAvg(), Rounds(loss_source="validation")).run_round()  # which looks at no loss
 
 
 def test_the_global_generators_are_left_alone() -> None:

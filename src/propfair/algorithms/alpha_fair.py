@@ -2,14 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from propfair.algorithms.base import Cohort, Needs, Objective, Presets, State, as_floats, order_for, register
+from propfair.algorithms.base import Presets, register
 from propfair.algorithms.propfair import PropFair
-from propfair.algorithms.transforms import slope
 from propfair.errors import ConfigError
 
 _FLOAT32_DIGITS = 35  # of powers of ten, with room for a loss beside them
@@ -24,21 +20,17 @@ class AlphaFair(PropFair):
       \phi_1(u) = \log u, \quad \phi_\alpha(u) = \frac{u^{1-\alpha}}{1-\alpha}$$ (paper, eq. 2.8;
     the harmonic mean: eq. F.8).
 
-    alpha = 0 is FedAvg, alpha = 1 is PropFair. Below the utility epsilon a straight line goes on, as for PropFair:
-    with the slope epsilon^-alpha (`variant="huber"`) or M^-alpha ("practical").
+    Wherever PropFair has a slope, $1/(M - f_i)$, this is its power alpha: alpha = 0 is FedAvg, alpha = 1 is PropFair.
+    With one full-batch step in a round all placements agree up to the length of the step.
 
     Args:
         alpha: the order of fairness, >= 0.
-        placement: "client" transforms each batch loss, as PropFair does; "server" trains on the plain loss and weighs
-            the updates by $p_i (M - f_i)^{-\alpha}$, normalised to sum to 1. With one full-batch step they agree up
-            to the length of the step.
-        M: the loss at which a client has no utility left: one number, or one for each client, or
-            "auto", as for PropFair.
-        epsilon: the utility below which the straight line begins.
-        variant: the slope of that line.
+        M, placement, beta, weighting, epsilon, variant, normalise: as for PropFair.
+        ratio: for M="auto", how many times a client at the mean loss the worst-off one would count if alpha were 1.
 
     >>> cohort = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.5, 1.0, 2.0])
-    >>> AlphaFair(alpha=2.0, M=3.0, placement="server").weigh(cohort, {})[0]
+    >>> fair = AlphaFair(alpha=2.0, M=3.0, beta=0.0, weighting="samples")
+    >>> fair.weigh(cohort, fair.init(cohort.share))[0]
     tensor([0.2254, 0.2113, 0.5634], dtype=torch.float64)
 
     References:
@@ -46,7 +38,6 @@ class AlphaFair(PropFair):
     """
 
     alpha: float = 1.0
-    placement: Literal["client", "server"] = "client"
 
     presets: ClassVar[Presets] = {}
 
@@ -54,28 +45,24 @@ class AlphaFair(PropFair):
     def fairness(self) -> float:
         return self.alpha
 
-    @property
-    def needs(self) -> Needs:
-        return Needs.LOSS if self.placement == "server" else Needs.NOTHING
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ConfigError(f"alpha must be >= 0; got alpha={self.alpha}. Use alpha=0 for plain averaging.")
-        if self.placement == "client" and abs(self.alpha * math.log10(self.epsilon)) > _FLOAT32_DIGITS:
+        digits = abs(math.log10(self._steepest))
+        if self.placement == "step" and self.alpha * digits > _FLOAT32_DIGITS:
             raise ConfigError(
-                f"epsilon^-alpha must fit into float32 for placement='client'; got epsilon={self.epsilon}, "
-                f"alpha={self.alpha}. Use placement='server', or an alpha of at most "
-                f"{_FLOAT32_DIGITS / abs(math.log10(self.epsilon)):.0f}."
+                f"slopes to the power of alpha must fit into float32 for placement='step'; got alpha={self.alpha} and "
+                f"slopes up to {self._steepest:g}. Use placement='server', or an alpha of at most "
+                f"{_FLOAT32_DIGITS / digits:.0f}."
             )
 
     @property
-    def objective(self) -> Objective | None:
-        return None if self.placement == "server" else self._negative_utility
-
-    def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
-        if self.placement == "client":
-            return cohort.share, state
-        M = as_floats([self._baseline(order_for(self, client, state)) for client in cohort.clients])
-        steepness = slope(cohort.loss, M, self.epsilon, self.variant)  # its power alpha may overflow
-        return torch.softmax(cohort.share.log() + self.alpha * steepness.log(), 0), state
+    def _steepest(self) -> float:
+        """The largest slope there may be."""
+        if self.M == "auto":
+            return self.ratio
+        if self.M == "schedule":
+            return 1 / self.epsilon
+        highest = max(self.M) if isinstance(self.M, tuple) else self.M
+        return (highest if self.normalise else 1.0) / self.epsilon

@@ -32,8 +32,10 @@ class Needs(enum.Flag):
 
     NOTHING = 0
     LOSS = enum.auto()  # of the received model over each client's whole training set, by `reduce`
+    OWN_LOSS = enum.auto()  # the same, of which each client looks at its own; the server sees no more than sums
     NORMS = enum.auto()  # ||delta_k||^2
     GRAM = enum.auto()  # <delta_j, delta_k>; the server then holds one update per client of the cohort
+    ANY_LOSS = LOSS | OWN_LOSS  # it must be measured
 
 
 class Order(NamedTuple):
@@ -167,9 +169,19 @@ class Algorithm:
     name: ClassVar[str]
     presets: ClassVar[Presets] = {}
 
+    @classmethod
+    def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options in a run folder, which spells all of them out, in today's words; it may be of version 0.1.0."""
+        return options
+
     @property
     def needs(self) -> Needs:
-        """What `weigh` looks at."""
+        """What `weigh` looks at.
+
+        With OWN_LOSS a weight must be one that clients and sums can make: a client's share times a function of its own
+        loss, of the single numbers in the state and of its own place in the vectors [n] of the state, which stand for
+        what clients keep; and the next single numbers must come from sums over clients.
+        """
         return Needs.NOTHING
 
     @property

@@ -15,6 +15,7 @@ from propfair.core.params import all_finite
 from propfair.core.rates import rate_factor
 from propfair.core.updates import PastUpdates, Sums, gram_matrix
 from propfair.errors import ConfigError, TrainingError
+from propfair.federation.federation import Split
 from propfair.seeds import generator
 
 Sampling = Literal["uniform", "samples"]
@@ -30,7 +31,9 @@ class Rounds:
         sampling: "uniform" over clients; "samples": in proportion to their data.
         server_lr: multiplies the aggregated update.
         loss_source: the loss that rules look at: "before_full", of the received model on the whole training set;
-            "first_batch" or "running_mean", as seen while training (cheaper; the updates must then be kept).
+            "validation", on the client's validation examples, which say more where a network can learn its training
+            set by heart; "first_batch" or "running_mean", as seen while training (cheaper; the updates must then be
+            kept).
         strict: stop at the first client that diverges instead of leaving it out of the round.
         average_iterates: evaluate and hand out the average of the global models of all rounds; rounds go on from the
             last one all the same.
@@ -55,6 +58,12 @@ class Rounds:
             )
         if not 0 < self.server_lr < float("inf"):
             raise ConfigError(f"server_lr must be a positive number; got server_lr={self.server_lr}")
+
+    @property
+    def measured(self) -> Split | None:
+        """The examples that the received model is measured on before training; None: losses are seen in training."""
+        splits: dict[LossSource, Split] = {"before_full": "train", "validation": "validation"}
+        return splits.get(self.loss_source)
 
     def cohort_size(self, num_clients: int) -> int:
         """How many clients take part in a round."""
@@ -129,10 +138,10 @@ class Aggregator:
     def plan(self, losses: Losses | None) -> RoundPlan:
         """Sample and order, and weigh if the rule can before training.
 
-        `losses` measures the model on clients' training sets; None: clients do it themselves and report it.
+        `losses` measures the model on clients' examples; None: clients do it themselves and report it.
         """
         algorithm, number = self.algorithm, self.round + 1
-        late = bool(algorithm.needs & Needs.LOSS) and (losses is None or self.rounds.loss_source != "before_full")
+        late = bool(algorithm.needs & Needs.ANY_LOSS) and (losses is None or self.rounds.measured is None)
         everyone = self._sample(number)
         cohort = self._cohort(number, *self._measured(everyone, None if late else losses))
         early, state = (None, None) if late else self._early_weights(cohort)
@@ -242,7 +251,7 @@ class Aggregator:
 
     def _measured(self, clients: tuple[ClientId, ...], losses: Losses | None) -> tuple[tuple[ClientId, ...], Tensor]:
         """The clients whose loss is finite, and their losses; all clients and nan where no loss is asked for."""
-        if losses is None or not self.algorithm.needs & Needs.LOSS:
+        if losses is None or not self.algorithm.needs & Needs.ANY_LOSS:
             return clients, torch.full((len(clients),), torch.nan, dtype=torch.float64)
         loss = losses(self.params, self.buffers, clients)
         finite = loss.isfinite()

@@ -19,7 +19,7 @@ from propfair.algorithms.base import ClientId, Order
 
 BLOCK = 8  # clients that are summed together
 Floats = NDArray[np.float32] | NDArray[np.float64]
-LossSource = Literal["before_full", "running_mean", "first_batch"]
+LossSource = Literal["before_full", "validation", "running_mean", "first_batch"]
 
 
 class Orders(NamedTuple):
@@ -53,7 +53,7 @@ class Report(NamedTuple):
     first_loss: float  # mean loss of the first batch: of the model received
     running_loss: float  # mean over all examples seen while training
     observed: Mapping[str, float]
-    full_loss: float = math.nan  # of the model received on all training examples, if the client measures it itself
+    full_loss: float = math.nan  # of the model received on all examples of a split, if the client measures it itself
 
     @classmethod
     def none(cls, client: ClientId) -> "Report":
@@ -123,7 +123,7 @@ class Reports(NamedTuple):
 
 _NUMBERS = ("num_steps", "finite", "norm2", "first_loss", "running_loss", "full_loss")  # in the order of `Reports`
 _COLUMNS: dict[LossSource, str] = {
-    "before_full": "full_loss", "first_batch": "first_loss", "running_mean": "running_loss",
+    "before_full": "full_loss", "validation": "full_loss", "first_batch": "first_loss", "running_mean": "running_loss",
 }  # fmt: skip
 
 

@@ -91,22 +91,23 @@ class Session(ABC):
         named = {metric.name: column for metric, column in zip(metrics, columns, strict=True)}
         return found._replace(metrics={**found.metrics, **named})
 
-    def losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
-        """What rules that need LOSS look at: the loss of the model on each client's training set, [K] float64."""
+    def losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId], split: Split = "train") -> Tensor:
+        """What rules that need LOSS look at: the loss of the model on each client's examples, [K] float64."""
         if self.work.algorithm.reduce is None:
-            return self._rows(params, buffers, "train", clients).loss
-        index = self.work.federation.train
-        examples = torch.cat(self.measure(params, buffers, chunks(self.work.federation, "train", clients)), dim=1)[
-            0
-        ].double()
+            return self._rows(params, buffers, split, clients).loss
+        index = self.work.federation.split(split)
+        measured = self.measure(params, buffers, chunks(self.work.federation, split, clients))
+        examples = torch.cat(measured, dim=1)[0].double()
         parts = torch.split(examples, index.lengths[list(clients)].tolist())
         return torch.stack([batch_loss(self.work.algorithm, part) for part in parts])
 
-    def first_losses(self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId]) -> Tensor:
+    def first_losses(
+        self, params: Tensor, buffers: Tensor, clients: Sequence[ClientId], split: Split = "train"
+    ) -> Tensor:
         """`losses` before round 1 where each client starts from its own model, [K]."""
         assert self.work.starts is not None
         own = (self.work.starts(client) for client in clients)
-        return torch.cat([self.losses(start, buffers, [c]) for start, c in zip(own, clients, strict=True)])
+        return torch.cat([self.losses(start, buffers, [c], split) for start, c in zip(own, clients, strict=True)])
 
     def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """Each client's personal model on its own examples; nan for clients that have none yet."""

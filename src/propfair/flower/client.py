@@ -75,6 +75,7 @@ def fair_loss(
     model: nn.Module,
     batches: Iterable[Any],
     *,
+    validation: Iterable[Any] | None = None,
     unpack: Callable[[Any], tuple[Any, Tensor]] = tuple,
 ) -> Callable[[Any, Tensor], Tensor]:
     """The criterion to train with, in place of yours. Call it after the received model is loaded, before training.
@@ -86,6 +87,8 @@ def fair_loss(
         model: with the parameters received.
         batches: the training data. Of a DataLoader, its data set is gone through in order, so that the batches of
             training stay what they were.
+        validation: the client's validation data, which the received model is measured on instead if the server's
+            `loss_source` says so.
         unpack: from a batch to (inputs, targets), for batches that are not such pairs.
     """
     here = _current("fair_loss")
@@ -97,7 +100,10 @@ def fair_loss(
         )
     example_losses = _per_example(criterion)
     if here.instruction.measure:
-        here.full_loss = _measure(here.instruction, example_losses, model, _in_order(batches), unpack)
+        measured = batches if here.instruction.measure == "train" else validation
+        if measured is None:
+            raise ConfigError(_nothing_to_measure(here.instruction.measure))
+        here.full_loss = _measure(here.instruction, example_losses, model, _in_order(measured), unpack)
 
     def fair(output: Any, target: Tensor) -> Tensor:
         losses = example_losses(output, target)
@@ -161,7 +167,9 @@ def client_app(
         params, buffers = session.model.vectors(_arrays(message))
         session.restore({at.client: memory} if (memory := _load_memory(context)) else {})
         if at.measure:
-            here.full_loss = float(session.losses(params, buffers, [at.client])[0])
+            if not len(work.federation.split(at.measure)[at.client]):
+                raise ConfigError(_nothing_to_measure(at.measure))
+            here.full_loss = float(session.losses(params, buffers, [at.client], at.measure)[0])
         job = Job(at.round, params, buffers, (at.client,), (at.order,), None, torch.ones(1))
         ((here.trained, _, buffers),) = session.replies(job)
         if at.client in session.memories:
@@ -261,6 +269,13 @@ def _per_example(criterion: LossFunction) -> LossFunction:
     return losses
 
 
+def _nothing_to_measure(split: Split) -> str:
+    return (
+        f"the server asks for the loss on {split} examples, and the client has none. Give them to fair_loss or "
+        "client_app, or set loss_source='before_full' in the Rounds of the strategy."
+    )
+
+
 def _in_order(batches: Iterable[Any]) -> Iterable[Any]:
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return batches
@@ -272,7 +287,7 @@ def _measure(
     instruction: Instruction, losses: LossFunction, model: nn.Module, batches: Iterable[Any],
     unpack: Callable[[Any], tuple[Any, Tensor]],
 ) -> float:  # fmt: skip
-    """The loss of the received model on all training examples, in evaluation mode."""
+    """The loss of the received model on all examples of the batches, in evaluation mode."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()

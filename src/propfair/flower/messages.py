@@ -10,6 +10,7 @@ from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Order
 from propfair.core.client import LocalTraining
 from propfair.core.messages import Report
 from propfair.errors import ConfigError
+from propfair.federation.federation import Split
 from propfair.registry import fields_of, make_dataclass
 
 FORMAT = 2  # of both; a client of another format is told to update
@@ -28,7 +29,7 @@ class Instruction:
     algorithm: Algorithm
     order: Order
     local: LocalTraining
-    measure: bool  # the loss of the received model on all training examples
+    measure: Split | None  # the examples to measure the loss of the received model on
 
     def text(self) -> str:
         """As JSON."""

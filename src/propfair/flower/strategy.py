@@ -100,7 +100,7 @@ class FairStrategy(Strategy):
         nodes = self._meet(grid)
         server = self._take_over(server_round, arrays)
         self._plan = plan = server.plan(None)
-        measure = bool(self.algorithm.needs & Needs.LOSS) and self.rounds.loss_source == "before_full"
+        measure = self.rounds.measured if self.algorithm.needs & Needs.ANY_LOSS else None
         config["server-round"] = server_round
         sent = ArrayRecord(self._model.state_dict(plan.job.params, plan.job.buffers))
         messages = []

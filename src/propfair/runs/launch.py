@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import propfair
+from propfair.algorithms.base import ALGORITHMS
 from propfair.engines.auto import Auto
 from propfair.engines.inprocess import torch_threads
 from propfair.engines.session import Engine
@@ -191,7 +192,10 @@ def saved_config(folder: RunFolder) -> RunConfig:
             f"{folder.path} was started from Python, with a model or data that no config describes; "
             "only runs of the command line can be rebuilt from their folder"
         )
-    return make_config(tomllib.loads(text))
+    content = tomllib.loads(text)
+    if isinstance(section := content.get("algorithm"), dict) and "name" in section:
+        content["algorithm"] = dict(ALGORITHMS.get(section["name"]).as_named_today(section))
+    return make_config(content)
 
 
 def describe_clients(federation: Federation, *, labels: bool = True) -> Clients:

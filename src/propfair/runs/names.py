@@ -34,14 +34,23 @@ def free_folder(name: str) -> Path:
 def algorithm_label(section: Mapping[str, Any]) -> str:
     """An algorithm, as a config names it, with those options that are not its defaults: propfair(M=2.0).
 
-    One that is not installed here is called by its name alone.
+    Where a preset says it in fewer words, it is told from that: propfair(preset=paper, M=2.0). An algorithm that is not
+    installed here is called by its name alone.
     """
     name = present_name(section)
     if name not in ALGORITHMS.names():
         return name
+    kind = ALGORITHMS.get(name)
     usual = {option.name: _json(option.default) for option in ALGORITHMS.options(name)}
-    changed = [f"{key}={value}" for key, value in section.items() if key in usual and _json(value) != usual[key]]
-    return f"{name}({', '.join(changed)})" if changed else name
+    chosen = {key: value for key, value in kind.as_named_today(section).items() if key in usual}
+    told = [_changes(chosen, usual)]
+    told += [[f"preset={preset}", *_changes(chosen, usual | _json(kind.presets[preset]))] for preset in kind.presets]
+    shortest = min(told, key=len)
+    return f"{name}({', '.join(shortest)})" if shortest else name
+
+
+def _changes(chosen: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in chosen.items() if _json(value) != usual[key]]
 
 
 def present_name(section: Mapping[str, Any]) -> str:

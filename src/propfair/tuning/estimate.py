@@ -84,4 +84,4 @@ def measure_round(sweep: Sweep, contestant: Tunable, federations: Federations, t
 
 
 def _asks_for_losses(sweep: Sweep, contestant: Tunable) -> bool:
-    return bool(sweep.trial_config(contestant, sweep.example(contestant)).parts.algorithm.needs & Needs.LOSS)
+    return bool(sweep.trial_config(contestant, sweep.example(contestant)).parts.algorithm.needs & Needs.ANY_LOSS)
