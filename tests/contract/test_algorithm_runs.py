@@ -11,6 +11,7 @@ from propfair.algorithms import ALGORITHMS, Algorithm
 from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.tasks import OtherTask
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from tests.builders import REQUIRED, federation_of
@@ -42,7 +43,7 @@ def server_of(name: str, options: dict[str, Any], clients: list[tuple[Tensor, Te
     x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
     federation = federation_of(x, y, [len(y) for _, y in clients], num_classes=1)
     algorithm: Algorithm = ALGORITHMS.make(name, options)
-    work = Workload(federation, algorithm, LocalTraining(lr=0.02, batch_size=4), loss=squared_error)
+    work = Workload(federation, algorithm, LocalTraining(lr=0.02, batch_size=4), loss=squared_error, task=OtherTask())
     module = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(module.weight)
     model = FlatModel(module)

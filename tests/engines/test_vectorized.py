@@ -16,6 +16,7 @@ from propfair.algorithms.propfair import PropFair
 from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload, batch_order
 from propfair.core.params import FlatModel
+from propfair.core.tasks import OtherTask
 from propfair.data.base import ArrayExamples
 from propfair.engines import vectorized
 from propfair.engines.inprocess import InProcess
@@ -172,7 +173,7 @@ def test_real_valued_targets() -> None:
     data = scenes.federation()
     x = data.examples.tensors()["x"]
     data = replace(data, examples=ArrayExamples(x, x[:, :3].sin(), num_classes=0))
-    work = replace(scenes.workload(PropFair(placement="step"), data=data), loss=squared_error)
+    work = replace(scenes.workload(PropFair(placement="step"), data=data), loss=squared_error, task=OtherTask())
     for network in ("logistic", "image"):
         check(work, NETWORKS[network])
 
