@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import propfair
 from benchmarks.workloads import After, Workload
 from propfair.federation.ragged import Ragged
-from propfair.runs.training import Progress
+from propfair.runs.progress import Progress
 from propfair.seeds import generator
 
 FOR_EVER = 10**9

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
         TrainingError,
     )
     from propfair.federation import Federation, federate, from_datasets
-    from propfair.runs import Result, Run, algorithm, evaluate, load, read_run, read_runs, resume, train
+    from propfair.runs import (
+        Callback,
+        EarlyStopping,
+        Result,
+        Run,
+        algorithm,
+        evaluate,
+        load,
+        read_run,
+        read_runs,
+        resume,
+        train,
+    )
 
 # Public names by the room where they live. They are imported when first used, so that `import propfair` costs nothing.
 _ROOMS = {
@@ -32,16 +44,18 @@ _ROOMS = {
     "data": "ArrayExamples Examples",
     "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError",
     "federation": "Federation federate from_datasets",
-    "runs": "Result Run algorithm evaluate load read_run read_runs resume train",
+    "runs": "Callback EarlyStopping Result Run algorithm evaluate load read_run read_runs resume train",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "Algorithm",
     "ArrayExamples",
+    "Callback",
     "Cohort",
     "ConfigError",
     "DataError",
+    "EarlyStopping",
     "Examples",
     "FedAvg",
     "Federation",

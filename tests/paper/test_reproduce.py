@@ -21,7 +21,7 @@ from propfair.paper.reproduce import left_to_run, reproduce
 from propfair.paper.reproduced import Reproduced
 from propfair.paper.settings import NotCompleteError, Settings
 from propfair.paper.tables import long_table, table_of, write_reproduction
-from propfair.runs.training import AfterRound
+from propfair.runs.progress import AfterRound
 from propfair.tuning.search import Sweep, load_sweep
 from propfair.tuning.studies import Tally
 

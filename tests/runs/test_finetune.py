@@ -14,8 +14,8 @@ from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import config_from, finetune
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import ensure_run, resume, run
+from propfair.runs.progress import AfterRound
 from propfair.runs.reading import read_run
-from propfair.runs.training import AfterRound
 from tests.runs.killed import content, tiny
 
 

@@ -14,7 +14,7 @@ from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import resume, run
 from propfair.runs.loggers import LOGGERS, About, CsvSink, Sink, Sinks
-from propfair.runs.training import Progress
+from propfair.runs.progress import Progress
 from tests.runs.killed import tiny
 
 

@@ -13,8 +13,8 @@ from propfair.report.write import write_report
 from propfair.runs.certificate import certify
 from propfair.runs.grouping import by_clients
 from propfair.runs.launch import resume
+from propfair.runs.progress import Progress
 from propfair.runs.reading import read_run, read_runs
-from propfair.runs.training import Progress
 
 OLD = Path(__file__).parents[1] / "fixtures" / "run-0.1.0"
 

@@ -14,7 +14,7 @@ from propfair.engines.inprocess import InProcess
 from propfair.errors import ConfigError, DataError
 from propfair.runs.building import build_federation, build_model
 from propfair.runs.launch import run
-from propfair.runs.training import Progress
+from propfair.runs.progress import Progress
 from tests.builders import seeded
 from tests.runs.killed import content, start, tiny
 

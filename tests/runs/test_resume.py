@@ -15,7 +15,7 @@ from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import resume, run
-from propfair.runs.training import Progress
+from propfair.runs.progress import Progress
 from tests.runs.killed import content, run_or_resume, start, tiny, train, train_and_die
 
 

@@ -22,9 +22,9 @@ from propfair.runs.finetune import config_from
 from propfair.runs.grouping import by_clients, group_runs
 from propfair.runs.launch import run
 from propfair.runs.measures import ACCURACY, Measure
+from propfair.runs.progress import Progress
 from propfair.runs.reading import read_run
 from propfair.runs.toml import write_toml
-from propfair.runs.training import Progress
 from tests.report.builders import write_run
 from tests.runs.killed import tiny
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from propfair.runs.training import AfterRound, Progress
+from propfair.runs.progress import AfterRound, Progress
 
 _TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")
 STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")

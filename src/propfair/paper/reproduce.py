@@ -16,9 +16,9 @@ from propfair.runs.building import build_federation
 from propfair.runs.certificate import certify
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
+from propfair.runs.progress import AfterRound
 from propfair.runs.reading import read_run
 from propfair.runs.run import Run
-from propfair.runs.training import AfterRound
 from propfair.tuning.estimate import Estimate, estimate
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Home, Studies, Tally, Tested, Winner

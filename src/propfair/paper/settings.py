@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from propfair.errors import ConfigError
 from propfair.paper.catalogue import Scale
-from propfair.runs.training import AfterRound
+from propfair.runs.progress import AfterRound
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Tally
 

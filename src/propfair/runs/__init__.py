@@ -1,6 +1,7 @@
 """A run: the training that makes one, its folder and records, and what is read from them."""
 
 from propfair.runs.api import algorithm, resume, train
+from propfair.runs.callbacks import Callback, EarlyStopping, Training
 from propfair.runs.certificate import Certified, Pair, Utility, certify
 from propfair.runs.compare import Compared, Contest
 from propfair.runs.config import RunConfig, load_config, make_config
@@ -11,19 +12,21 @@ from propfair.runs.launch import ensure_run, run
 from propfair.runs.loggers import Logger, MLflow, TensorBoard, WeightsAndBiases
 from propfair.runs.measures import Measure, Series, summarize_clients
 from propfair.runs.opening import evaluate, load
+from propfair.runs.progress import Progress
 from propfair.runs.reading import Problem, read_run, read_runs
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Status
 from propfair.runs.schedule import Schedule
-from propfair.runs.training import Progress
 
 __all__ = [
+    "Callback",
     "Certified",
     "Clients",
     "Compared",
     "Comparison",
     "Contest",
     "Contestant",
+    "EarlyStopping",
     "Environment",
     "FineTuned",
     "Group",
@@ -40,6 +43,7 @@ __all__ = [
     "Series",
     "Status",
     "TensorBoard",
+    "Training",
     "Utility",
     "WeightsAndBiases",
     "algorithm",

@@ -19,12 +19,14 @@ from propfair.errors import ConfigError
 from propfair.federation.federation import Federation
 from propfair.federation.own import from_datasets
 from propfair.runs import launch
+from propfair.runs.callbacks import Callback
 from propfair.runs.checks import check_device
 from propfair.runs.launch import execute, go_on
+from propfair.runs.progress import AfterRound
 from propfair.runs.python import read_settings
 from propfair.runs.result import Result
 from propfair.runs.schedule import Schedule
-from propfair.runs.training import AfterRound, Recipe
+from propfair.runs.training import Recipe
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ def train(
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
+    callbacks: Sequence[Callback] = (),
     after_round: AfterRound = lambda _: None,
     watch: AfterRound | None = None,
 ) -> Result:
@@ -93,6 +96,7 @@ def train(
         force: replace `out` if it is an older run.
         resume: go on with the run in `out` if there is one, to the same bits as if it had never stopped; model, clients
             and settings must be those it began with, but `rounds` may be more.
+        callbacks: called before and after each round, such as `EarlyStopping`; they may end the training.
         after_round: called after each round, with a `Progress`.
         watch: the name that `after_round` had in 0.1.0.
     """
@@ -123,6 +127,7 @@ def train(
         schedule=Schedule(rounds=rounds, eval_every=eval_every),
         name=Path(out).name if out else str(chosen),
         lean=lean,
+        callbacks=tuple(callbacks),
     )
     place = None if out is None else Path(out)
     if resume and place is None:
@@ -144,6 +149,7 @@ def resume(
     num_classes: int | None = None,
     data_seed: int = 0,
     data_folder: Path | None = None,
+    callbacks: Sequence[Callback] = (),
     after_round: AfterRound = lambda _: None,
 ) -> Result:
     """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
@@ -161,6 +167,7 @@ def resume(
         num_classes: None: the largest label plus one.
         data_seed: decides the split of clients that come without one.
         data_folder: of a run of the command line, where the data are now, if they have moved.
+        callbacks: the same ones, in the same order; what they kept goes on.
         after_round: called after each round, with a `Progress`.
     """
     if model is None or clients is None:
@@ -179,7 +186,7 @@ def resume(
     schedule = settings.schedule if rounds is None else replace(settings.schedule, rounds=rounds)
     recipe = Recipe(
         work=work, engine=settings.make_engine(), server=settings.server, schedule=schedule, name=settings.name,
-        lean=settings.lean,
+        lean=settings.lean, callbacks=tuple(callbacks),
     )  # fmt: skip
     return go_on(Path(path), model, recipe, after_round=after_round)
 

@@ -15,8 +15,8 @@ from propfair.runs.contestant import Contestant
 from propfair.runs.grouping import Group
 from propfair.runs.launch import ensure_run, run
 from propfair.runs.names import RUNS, short_hash, slug
+from propfair.runs.progress import AfterRound
 from propfair.runs.run import Run
-from propfair.runs.training import AfterRound
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 

@@ -23,12 +23,13 @@ from propfair.runs.config import RunConfig, make_config
 from propfair.runs.environment import describe_environment, directions, with_resume
 from propfair.runs.folder import RunFolder
 from propfair.runs.loggers import About, Logger, Sinks, open_sinks
+from propfair.runs.progress import AfterRound
 from propfair.runs.python import PythonSettings
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
 from propfair.runs.toml import flat
-from propfair.runs.training import AfterRound, Recipe, Trained, fit
+from propfair.runs.training import Recipe, Trained, fit
 
 
 def run(
@@ -70,7 +71,8 @@ def execute(
     if out is None:
         trained = fit(module, recipe, after_round=after_round)
         module.load_state_dict(trained.model)
-        return Result(_in_memory(recipe, trained, config_text, None if beginning is None else beginning.start), module)
+        start = None if beginning is None else beginning.start
+        return Result(_in_memory(recipe, trained, config_text, start), module, trained.personal)
     sinks = open_sinks(loggers, About(recipe.name, out, flat(tomllib.loads(config_text))))
     environment = describe_environment(work, recipe.engine.name)
     first = None if beginning is None else beginning.model
@@ -240,7 +242,7 @@ def _train(module: nn.Module, recipe: Recipe, folder: RunFolder, sinks: Sinks, a
         folder.save_model(trained.model)
         folder.finish(trained.state, trained.rounds, trained.reason, trained.seconds)
     module.load_state_dict(trained.model)
-    return Result(read_run(folder.path), module)
+    return Result(read_run(folder.path), module, trained.personal)
 
 
 def _in_memory(recipe: Recipe, trained: Trained, config_text: str, start: Start | None) -> Run:

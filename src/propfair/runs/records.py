@@ -69,6 +69,10 @@ class Records:
         for name, values in evaluation.values().items():
             self._add(number, clients, split, f"{prefix}{name}", values)
 
+    def forget_evaluation(self, number: int) -> None:
+        """Of a round after which another model is handed out than the one that was measured."""
+        self._clients = [rows for rows in self._clients if rows.round != number or rows.split == "round"]
+
     def _add(
         self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray
     ) -> None:

@@ -1,6 +1,7 @@
 """What a training gives back: the run, with per-client numbers as tables, and the model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from propfair.core.evaluation import Evaluation
 from propfair.errors import MissingExtraError
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import Split
+from propfair.runs.html import run_html
 from propfair.runs.measures import Measure
 from propfair.runs.run import Run, RunState
 
@@ -26,10 +28,13 @@ class Result:
     Attributes:
         run: all that is known of the run; the same type as one that is read from a folder.
         model: the trained module.
+        personal_models: by client, the state dict of the model that it trained for itself, for algorithms that have
+            such; only of a training that has just ended.
     """
 
     run: Run
     model: nn.Module
+    personal_models: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -143,3 +148,7 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({self.name!r}, {self.algorithm}, {self.state} after {self.rounds} rounds)"
+
+    def _repr_html_(self) -> str:
+        """The statistics over clients as a table, for notebooks."""
+        return run_html(self.run)

@@ -3,8 +3,8 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,58 +16,18 @@ from propfair.core.params import FlatModel
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Session
 from propfair.errors import PropFairWarning, TrainingError
-from propfair.fairness.arrays import FloatArray
-from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import SPLITS, Split
 from propfair.rewrite import Rewritten, rewrite
+from propfair.runs.callbacks import Callback, Training, callback_tensors, restore_callbacks
 from propfair.runs.folder import Checkpoint, RunFolder
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.loggers import Sink, Sinks, evaluation_values
-from propfair.runs.measures import Measure, leading, summarize_clients
+from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.records import Records
 from propfair.runs.run import PERSONAL, EndState
 from propfair.runs.schedule import Schedule
 
 _CHECKPOINT_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What is told after each round.
-
-    Attributes:
-        round: the round that is done.
-        rounds: how many there will be.
-        dropped: clients that diverged in this round.
-        evaluations: of this round, by split, the first one evaluated first; empty between evaluations. Of the models
-            that clients are served by: their own where the algorithm trains them.
-        shares: of the data, [n].
-        seconds: since the start, breaks left out.
-    """
-
-    round: int
-    rounds: int
-    dropped: int
-    evaluations: Mapping[Split, Evaluation]
-    shares: FloatArray
-    seconds: float
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """On the first of the evaluated splits."""
-        return next(iter(self.evaluations.values()), None)
-
-    def summary(self, split: Split, measure: Measure | None = None) -> ClientStatistics:
-        """Statistics over clients of this round: what `Run.summary` would say if the run ended here.
-
-        Without a measure: of accuracies, or of what the task has in their place.
-        """
-        values = self.evaluations[split].values()
-        chosen = measure or leading(split, values)
-        return summarize_clients(values[chosen.metric].numpy(), self.shares, chosen)
-
-
-AfterRound = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +41,7 @@ class Recipe:
         schedule: how many, and when to look.
         name: of the run.
         lean: leave out arithmetic that only meets padding.
+        callbacks: what looks on between the rounds.
     """
 
     work: Workload
@@ -89,6 +50,7 @@ class Recipe:
     schedule: Schedule
     name: str
     lean: bool = True
+    callbacks: tuple[Callback, ...] = ()
 
 
 @dataclass
@@ -103,6 +65,7 @@ class Trained:
     seconds: float = 0.0
     choice: str = ""  # which engine ran the clients, if it is not the one that was asked for
     notes: tuple[str, ...] = ()  # about how clients were run
+    personal: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # state dicts of the clients' own models
 
 
 def fit(
@@ -124,15 +87,27 @@ def fit(
     with recipe.engine.start(model, work) as session, stop_on_signal() as stop:
         server = Server(session, recipe.server, model.params, model.buffers)
         trained = Trained("finished", 0, "", Records(recipe.name), {})
-        seconds = 0.0 if folder is None else restore(server, session, folder)
+        seconds = 0.0 if folder is None else restore(server, session, folder, recipe.callbacks)
         session.num_rounds = schedule.rounds - server.round
         clock = Clock(seconds)
         saved = server.round
         sinks = sinks or Sinks({})
         sinks.begin(server.round)
         shares = work.federation.share.numpy()
+
+        final: dict[str, Tensor] | None = None  # the model to hand out, if it is not the last one
+
+        def vectors() -> dict[str, Tensor]:
+            return {"params": server.released.clone(), "buffers": server.buffers.clone()}
+
+        def exported(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return rewritten.export(model.state_dict(own["params"], own["buffers"]))
+
+        view = Training(server.round, schedule.rounds, None, lambda: exported(vectors()), vectors)
         try:
-            while server.round < schedule.rounds and not stop:
+            while server.round < schedule.rounds and not stop and not view.stopped:
+                for callback in recipe.callbacks:
+                    callback.before_round(view)
                 outcome = server.run_round()
                 trained.records.add_outcome(outcome)
                 for event in session.events:
@@ -143,27 +118,40 @@ def fit(
                 values = {f"round/{key}": value for key, value in outcome.diagnostics.items()}
                 served: dict[Split, Evaluation] = {}
                 if due:
-                    served, logged = _evaluate(server, session, schedule, trained.records)
+                    served, logged = _evaluate(server, vectors(), session, schedule, trained.records)
                     values |= logged
                 sinks.log(server.round, {key: value for key, value in values.items() if math.isfinite(value)})
+                now = Progress(server.round, schedule.rounds, len(outcome.dropped), served, shares, clock.total())
+                view.round, view.progress = server.round, now
+                for callback in recipe.callbacks:
+                    callback.after_round(view)
+                last = last or bool(view.stopped)
+                final = next(filter(None, (one.final_vectors() for one in recipe.callbacks)), None) if last else None
+                if final is not None:
+                    trained.records.forget_evaluation(server.round)
+                    _evaluate(server, final, session, schedule, trained.records)
                 if folder is not None and (
                     last or stop or server.round % schedule.checkpoint_every == 0 or clock.lap() > _CHECKPOINT_SECONDS
                 ):
-                    save(server, session, folder, trained.records, clock.total())
+                    save(server, session, folder, trained.records, clock.total(), recipe.callbacks)
                     saved = server.round
                     clock.start_lap()
-                now = Progress(server.round, schedule.rounds, len(outcome.dropped), served, shares, clock.total())
                 after_round(now)
-            if server.round < schedule.rounds:
+            trained.reason = view.stopped
+            if server.round < schedule.rounds and not view.stopped:
                 trained.state, trained.reason = "interrupted", f"stopped by {stop.signal} after round {server.round}"
         except TrainingError as error:
             trained.state, trained.reason = "failed", str(error)
         trained.rounds, trained.seconds = server.round, clock.total()
         trained.choice, trained.notes = session.choice, tuple(session.notes)
         if folder is not None and saved < server.round:
-            save(server, session, folder, trained.records, trained.seconds)
+            save(server, session, folder, trained.records, trained.seconds, recipe.callbacks)
         sinks.end(trained.state)
-        trained.model = rewritten.export(model.state_dict(server.released, server.buffers))
+        trained.model = exported(final or vectors())
+        if work.algorithm.personal is not None:
+            trained.personal = {
+                work.federation.names[client]: exported(own) for client, own in sorted(session.memories.items())
+            }
     return trained
 
 
@@ -203,7 +191,7 @@ class Clock:
         return time.monotonic() - self._began
 
 
-def restore(server: Server, session: Session, folder: RunFolder) -> float:
+def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> float:
     """Continue where the newest whole checkpoint stands; damaged ones are passed over with a warning.
 
     Returns the seconds that the run took before.
@@ -221,15 +209,19 @@ def restore(server: Server, session: Session, folder: RunFolder) -> float:
             _, client, field_name = key.split(".", 2)
             memories.setdefault(int(client), {})[field_name] = tensor
     session.restore(memories)
+    restore_callbacks(callbacks, tensors)
     return checkpoint.seconds
 
 
-def save(server: Server, session: Session, folder: RunFolder, records: Records, seconds: float) -> None:
+def save(
+    server: Server, session: Session, folder: RunFolder, records: Records, seconds: float,
+    callbacks: Sequence[Callback] = (),
+) -> None:  # fmt: skip
     """Write a checkpoint of the whole training, and before it which engine the bits come from."""
     environment = folder.environment
     if (environment.get("engine_choice", ""), environment.get("notes", [])) != (session.choice, session.notes):
         folder.save_environment({**environment, "engine_choice": session.choice, "notes": session.notes})
-    tensors = server.tensors()
+    tensors = server.tensors() | callback_tensors(callbacks)
     for client, memory in session.memories.items():
         tensors |= {f"memory.{client}.{key}": tensor for key, tensor in memory.items()}
     folder.save_checkpoint(Checkpoint(server.round, tensors, seconds), records)
@@ -237,9 +229,9 @@ def save(server: Server, session: Session, folder: RunFolder, records: Records, 
 
 
 def _evaluate(
-    server: Server, session: Session, schedule: Schedule, records: Records
+    server: Server, own: Mapping[str, Tensor], session: Session, schedule: Schedule, records: Records
 ) -> tuple[dict[Split, Evaluation], dict[str, float]]:
-    """Measure all clients: what the models that they are served by do for them, and statistics by name."""
+    """Measure a model on all clients: what the models that they are served by do for them, and statistics by name."""
     served: dict[Split, Evaluation] = {}
     values: dict[str, float] = {}
     federation = session.work.federation
@@ -248,7 +240,7 @@ def _evaluate(
     for split in SPLITS:
         if split not in due or not len(federation.split(split).values):
             continue
-        measured = {"": session.evaluate(server.released, server.buffers, split, everyone)}
+        measured = {"": session.evaluate(own["params"], own["buffers"], split, everyone)}
         if session.work.algorithm.personal is not None:
             measured[PERSONAL] = session.evaluate_personal(split, everyone)
         for prefix, evaluation in measured.items():

@@ -6,8 +6,8 @@ from propfair.algorithms.base import Needs
 from propfair.engines.inprocess import torch_threads
 from propfair.runs.building import Federations
 from propfair.runs.launch import run
+from propfair.runs.progress import Progress
 from propfair.runs.schedule import Schedule
-from propfair.runs.training import Progress
 from propfair.tuning.search import Sweep, Tunable
 from propfair.tuning.studies import Studies
 

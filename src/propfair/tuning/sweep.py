@@ -26,8 +26,8 @@ from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.launch import ensure_run
 from propfair.runs.measures import Measure
 from propfair.runs.names import short_hash, slug
+from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
-from propfair.runs.training import AfterRound, Progress
 from propfair.tuning.claims import Claim
 from propfair.tuning.search import Range, Sweep, Tunable
 from propfair.tuning.studies import Home, Studies, Tally, Winner, stored

@@ -13,7 +13,7 @@ from propfair.cli.app import app
 from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
 
 if TYPE_CHECKING:
-    from propfair.runs.training import AfterRound
+    from propfair.runs.progress import AfterRound
     from propfair.tuning.search import Sweep
     from propfair.tuning.studies import Tally
 
