@@ -35,20 +35,30 @@ Weights = Literal["samples", "uniform"]
 
 @dataclass(frozen=True)
 class Utility:
-    """What a client gets from a model: its accuracy, or M minus its loss.
+    """What a client gets from a model: its accuracy, another metric, or M minus its loss or another error.
+
+    A utility is positive, and better when it is larger. A metric of that kind is one as it stands; an error becomes one
+    as the loss does in the paper, by its distance from M, the error at which a client gets nothing.
 
     Args:
         split: where it is measured.
-        M: None for accuracies.
+        M: None for metrics that are better when larger.
+        metric: "": accuracy, or the loss if there is an M.
     """
 
     split: Split = "test"
     M: float | None = None
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        if self.measure.higher_is_better == (self.M is not None):
+            way_out = "leave M out" if self.M is not None else "give M, the error at which a client gets nothing"
+            raise ConfigError(f"{self.measure.metric} can't be a utility like this: {way_out}")
 
     @property
     def measure(self) -> Measure:
         """What it is computed from."""
-        return Measure(self.split, "accuracy" if self.M is None else "loss")
+        return Measure(self.split, self.metric or ("accuracy" if self.M is None else "loss"))
 
     def of(self, run: Run) -> FloatArray:
         """[n]; nan for clients without examples in the split."""
