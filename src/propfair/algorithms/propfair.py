@@ -139,6 +139,10 @@ class PropFair(Algorithm):
     def needs(self) -> Needs:
         return {"server": Needs.LOSS, "update": Needs.OWN_LOSS, "step": Needs.NOTHING}[self.placement]
 
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {} if isinstance(self.M, (str, tuple)) else {"M": (2.0, 3.0, 5.0)}
+
     def __post_init__(self) -> None:
         if self.M == ():
             raise ConfigError("M must be one number, or one for each client; got M=(). Try M=5.")
