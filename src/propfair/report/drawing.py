@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, safe for colour-blind readers, with a shape for each colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-SHAPES = "os^DvPX*"
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999",
+    "#882255", "#7A5230", "#332288", "#B8A000",
+)  # fmt: skip
+SHAPES = "os^DvPX*<>hp"
 
 
 def new_figure(width: float, height: float) -> "Figure":
