@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PropFairError,
         PropFairWarning,
         TrainingError,
+        WriteError,
     )
     from propfair.federation import Federation, federate, from_datasets
     from propfair.runs import (
@@ -42,7 +43,7 @@ _ROOMS = {
     "algorithms": "Algorithm Cohort FedAvg Needs Order PropFair PropFairLoss State register",
     "core": "LocalTraining Metric Rounds",
     "data": "ArrayExamples Examples",
-    "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError",
+    "errors": "ConfigError DataError MissingExtraError PropFairError PropFairWarning TrainingError WriteError",
     "federation": "Federation federate from_datasets",
     "runs": "Callback EarlyStopping Result Run algorithm evaluate load read_run read_runs resume train",
 }
@@ -73,6 +74,7 @@ __all__ = [
     "Run",
     "State",
     "TrainingError",
+    "WriteError",
     "algorithm",
     "evaluate",
     "federate",

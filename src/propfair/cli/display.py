@@ -6,7 +6,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import progress as bars
@@ -14,10 +15,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from propfair.errors import MissingExtraError
 from propfair.runs.progress import AfterRound, Progress
 
 _TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")
 STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
+
+
+def drawn(path: Path, draw: Callable[[Path], object]) -> Path | None:
+    """Write a picture or page that goes with an answer; None, with a warning, if the extra that draws it is missing."""
+    try:
+        draw(path)
+    except MissingExtraError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
+    return path
 
 
 @contextlib.contextmanager

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from propfair.algorithms.fedavg import FedAvg
-from propfair.cli.display import STATISTICS, percent, print_json, print_table
+from propfair.cli.display import STATISTICS, drawn, percent, print_json, print_table
 from propfair.cli.options import Format
-from propfair.errors import MissingExtraError
 from propfair.federation.federation import Split
 from propfair.report.write import write_report
 from propfair.runs.compare import Compared, Contest
 from propfair.runs.measures import Measure
+from propfair.runs.reading import Problem
 from propfair.runs.result import Result
 from propfair.runs.run import Run
 
@@ -73,9 +73,7 @@ def as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def print_comparison(
-    compared: Sequence[Compared], pictures: Sequence[Path], report: Path | None, output: Format
-) -> None:
+def print_comparison(compared: Sequence[Compared], picture: Path | None, report: Path | None, output: Format) -> None:
     """A line for each algorithm, and a column for each where there are few clients."""
     first = compared[0].runs[0]
     names, seeds = first.clients.names, len(compared[0].runs)
@@ -90,7 +88,7 @@ def print_comparison(
                     }
                     for one in compared
                 ],
-                "pictures": [str(path) for path in pictures],
+                "pictures": [str(picture)] if picture is not None else [],
                 "report": None if report is None else str(report),
             }
         )
@@ -120,8 +118,8 @@ def print_comparison(
         caption="\n".join([*spread, *settings]),
         droppable=("gini", "jain", "best10", "std"),
     )
-    for path in pictures:
-        print(f"picture: {path}")
+    if picture is not None:
+        print(f"picture: {picture}")
     if report is not None:
         print(f"report: {report}")
 
@@ -148,14 +146,11 @@ def advice(contest: Contest, tuned: bool) -> list[str]:
 
 def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> Path | None:
     """Write the report on all runs at or below places; None, with a warning, if the extra that draws it is missing."""
-    try:
-        problems, _ = write_report(places, path, title)
-    except MissingExtraError as error:
-        print(f"warning: {error}", file=sys.stderr)
-        return None
+    problems: list[Problem] = []
+    written = drawn(path, lambda to: problems.extend(write_report(places, to, title)[0]))
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    return path
+    return written
 
 
 def _statistics(result: Result, measure: Measure, label: str) -> list[str]:

@@ -55,6 +55,7 @@ def certify(
     Runs of the same setting that differ in the seed count as one model.
     """
     from propfair.cli.certificate_text import panel_titles, print_certificate
+    from propfair.cli.display import drawn
     from propfair.report.relative import draw_relative
     from propfair.runs.building import build_federation
     from propfair.runs.certificate import Utility
@@ -72,5 +73,8 @@ def certify(
         paired=federation,
     )  # fmt: skip
     title = f"Relative change of {certified.utility} for the clients of {certified.reference.label}"
-    draw_relative(panel_titles(certified), list(certified.certificate.relative), certified.clients, picture, title)
-    print_certificate(certified, picture, output)
+    changes = list(certified.certificate.relative)
+    written = drawn(
+        picture, lambda path: draw_relative(panel_titles(certified), changes, certified.clients, path, title)
+    )
+    print_certificate(certified, written, output)

@@ -55,7 +55,7 @@ def compare(
 
     Stopped or killed, the same command goes on; with more algorithms or seeds it adds them.
     """
-    from propfair.cli.display import shown
+    from propfair.cli.display import drawn, shown
     from propfair.cli.report_text import advice, print_comparison, write_page
     from propfair.cli.sweep_text import live_table
     from propfair.report.picture import draw_groups
@@ -100,9 +100,9 @@ def compare(
     except KeyboardInterrupt:
         typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
         raise
-    picture = draw_groups([one.group for one in compared], folder / "comparison.png")
+    picture = drawn(folder / "comparison.png", lambda path: draw_groups([one.group for one in compared], path))
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
-    print_comparison(compared, [picture], page, output)
+    print_comparison(compared, picture, page, output)
     if output == Format.table:
         for line in [*failures, *notes, *advice(contest, tune)]:
             typer.echo(line)

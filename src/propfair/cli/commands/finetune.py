@@ -32,7 +32,7 @@ def finetune(
     [cyan]--out[/cyan], it goes on where it was.
     """
     from propfair.cli.certificate_text import print_certificate
-    from propfair.cli.display import print_json, shown
+    from propfair.cli.display import drawn, print_json, shown
     from propfair.report.relative import draw_relative
     from propfair.runs.certificate import certify
     from propfair.runs.contestant import Contestant
@@ -56,12 +56,16 @@ def finetune(
         for one in certified
         for other, value in zip(one.others, one.certificate.values, strict=True)
     ]
-    picture = folder / "relative-changes.png"
     changes = [row for one in certified for row in one.certificate.relative]
-    draw_relative(titles, changes, certified[0].clients, picture, "Relative change of each client after fine-tuning")
+    title = "Relative change of each client after fine-tuning"
+    picture = drawn(
+        folder / "relative-changes.png",
+        lambda path: draw_relative(titles, changes, certified[0].clients, path, title),
+    )
     if output == Format.json:
-        print_json({"certificates": [one.as_dict() for one in certified], "picture": str(picture)})
+        print_json({"certificates": [one.as_dict() for one in certified], "picture": picture and str(picture)})
         return
     for one in certified:
         print_certificate(one, None, output)
-    typer.echo(f"picture: {picture}")
+    if picture is not None:
+        typer.echo(f"picture: {picture}")

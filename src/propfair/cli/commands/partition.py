@@ -27,7 +27,7 @@ def partition(
     output: OutputFormat = Format.table,
 ) -> None:
     """Deal a data set to clients; a table and a picture of who holds what."""
-    from propfair.cli.display import print_json, print_table
+    from propfair.cli.display import drawn, print_json, print_table
     from propfair.federation.saved import save_partition
     from propfair.report.partition import describe_partition, draw_partition
     from propfair.runs.building import build_federation
@@ -35,7 +35,8 @@ def partition(
 
     federation = build_federation(make_config({}, {"data": name, **gathered(overrides, data_dir=data_dir)}))
     table = describe_partition(federation)
-    draw_partition(federation, picture, f"{name}: {federation.num_clients} clients")
+    title = f"{name}: {federation.num_clients} clients"
+    written = drawn(picture, lambda path: draw_partition(federation, path, title))
     if save is not None:
         save_partition(federation, save)
     if output == Format.json:
@@ -50,7 +51,7 @@ def partition(
         return
     print_table(f"{name}: examples of each client", *_cells(table.rows()), caption=table.note)
     print(", ".join(f"{key} {value:g}" for key, value in table.summary().items()))
-    for path in (picture, save):
+    for path in (written, save):
         if path is not None:
             print(f"written: {path}")
 

@@ -60,6 +60,7 @@ def sweep(
 
     Called again with the same [cyan]--out[/cyan], it goes on where it was; calls at the same time share the work.
     """
+    from propfair.cli.display import drawn
     from propfair.cli.report_text import write_page
     from propfair.cli.sweep_text import live_table, print_tested
     from propfair.report.picture import draw_groups
@@ -86,9 +87,11 @@ def sweep(
     print_tested(loaded, studies, output)
     groups = [one.group for one in studies.tested()]
     if groups:
-        picture = draw_groups(groups, home.out / "comparison.png")
+        picture = drawn(home.out / "comparison.png", lambda path: draw_groups(groups, path))
         page = write_page([run.folder for one in groups for run in one.runs if run.folder], home.out / "report.html")
         if output == Format.table:
-            typer.echo(f"picture: {picture}\nreport: {page}")
+            for what, path in (("picture", picture), ("report", page)):
+                if path is not None:
+                    typer.echo(f"{what}: {path}")
     if studies.broken:
         raise typer.Exit(1)
