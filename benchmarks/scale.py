@@ -22,10 +22,11 @@ from benchmarks.workloads import Workload as Load
 from benchmarks.workloads import find
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.term import TERM
-from propfair.core.aggregator import Aggregator, Rounds
+from propfair.core.aggregator import Aggregator
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.messages import BLOCK
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
 from propfair.engines.ray.engine import TASKS_PER_WORKER, Ray

@@ -134,6 +134,15 @@ def test_list_shows_options_and_who_sees_what(tmp_path: Path) -> None:
     assert "fedavg" in propfair("list", "algorithms", cwd=tmp_path).stdout
 
 
+def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
+    long = said("list", "algorithms", "--long", cwd=tmp_path)["algorithms"]
+    assert all(one[field] for one in long for field in ("optimises", "sees", "cost", "tune", "epochs", "reference"))
+    text = propfair("list", "--long", cwd=tmp_path).stdout
+    assert "many local steps" in text
+    assert "Agnostic Federated Learning" in text
+    assert "--long is about algorithms" in propfair("list", "data", "--long", cwd=tmp_path, expect=2).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -8,9 +8,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from propfair.algorithms import ALGORITHMS, Algorithm
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import OtherTask
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.aggregator import Outcome
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Event, Session
 from propfair.federation.federation import Federation

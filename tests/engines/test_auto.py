@@ -13,9 +13,9 @@ from torch import nn
 
 from propfair.algorithms.base import ALGORITHMS
 from propfair.algorithms.propfair import PropFair
-from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import cross_entropy
 from propfair.engines import auto
 from propfair.engines.auto import Auto, AutoSession, Choice

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
 from propfair.algorithms.propfair import PropFair
-from propfair.core.aggregator import Rounds
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import cross_entropy
 from propfair.engines.inprocess import InProcess
 from propfair.engines.processes import engine as processes
@@ -196,7 +196,7 @@ import sys, time
 {imports}
 from propfair.engines.processes.engine import Processes
 from propfair.core.params import FlatModel
-from propfair.core.aggregator import Rounds
+from propfair.core.rounds import Rounds
 from tests.engines import scenes
 from tests.engines.test_processes import wait_for_both
 {body}

@@ -19,10 +19,11 @@ from torch.nn import functional
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Personal, State
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
-from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.aggregator import Outcome
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.ray.engine import Ray
 from propfair.engines.ray.pool import connected

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import ALGORITHMS
 from propfair.algorithms.propfair import PropFair
-from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload, batch_order
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import OtherTask
 from propfair.data.base import ArrayExamples
 from propfair.engines import vectorized

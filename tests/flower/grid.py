@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from propfair.algorithms.base import Algorithm
-from propfair.core.aggregator import Outcome, Rounds
+from propfair.core.aggregator import Outcome
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from propfair.federation.federation import Federation

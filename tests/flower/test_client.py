@@ -23,7 +23,7 @@ from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.term import TERM
-from propfair.core.aggregator import Rounds
+from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.flower import FairStrategy, client_app, fair_loss, fair_mod, fair_sampler
 from propfair.flower.messages import FORMAT, KEY

@@ -23,9 +23,9 @@ pytest.importorskip("ray", reason="Flower's simulation needs Ray: pip install 'p
 pytest.importorskip("sklearn", reason="the example's digits need the extra: pip install 'propfair[data]'")
 
 from propfair.algorithms import ALGORITHMS
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 

@@ -28,7 +28,7 @@ from propfair.algorithms.base import Algorithm
 from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
-from propfair.core.aggregator import Rounds
+from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, TrainingError
 from propfair.flower import FairStrategy, client_app
 from propfair.flower import strategy as strategy_module

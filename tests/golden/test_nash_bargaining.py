@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from propfair.algorithms import ALGORITHMS
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
+from propfair.core.tasks import OtherTask
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from tests.builders import federation_of
@@ -46,7 +47,8 @@ def train(name: str, options: dict[str, Any]) -> tuple[Tensor, Mapping[str, floa
     """The model after 150 rounds of one full-batch step, and what the last round says of itself."""
     scale = STEEPNESS.sqrt()[OWNER].unsqueeze(1)
     federation = federation_of(scale, scale * CENTRE[OWNER], [3, 1], num_classes=1)
-    work = Workload(federation, ALGORITHMS.make(name, options), LocalTraining(lr=0.05, steps=1), loss=squared_distance)
+    algorithm, local = ALGORITHMS.make(name, options), LocalTraining(lr=0.05, steps=1)
+    work = Workload(federation, algorithm, local, loss=squared_distance, task=OtherTask())
     model = FlatModel(Point())
     server = Server(InProcess().start(model, work), Rounds(), model.params, model.buffers)
     for _ in range(150):

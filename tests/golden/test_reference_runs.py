@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from propfair.algorithms import ALGORITHMS
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from tests.builders import federation_of

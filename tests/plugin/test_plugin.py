@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra: pip install 'propfair[flowe
 from flwr.app import ArrayRecord
 
 from propfair.algorithms import ALGORITHMS
-from propfair.core.aggregator import Rounds
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.processes import Processes
 from propfair.engines.ray import Ray

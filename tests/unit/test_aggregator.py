@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from propfair.algorithms.base import Algorithm, Cohort, Needs, Order, State
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.fedfv import FedFV
-from propfair.core.aggregator import Aggregator, Rounds
+from propfair.core.aggregator import Aggregator
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.messages import Block, Report, Reports
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess, InProcessSession
 from propfair.engines.server import Server
 from propfair.errors import ConfigError, TrainingError

@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 
 from propfair.algorithms import Cohort
-from propfair.algorithms.base import as_floats
+from propfair.algorithms.base import PastRows, as_floats
 from propfair.algorithms.fedmdfg import FedMDFG
 from propfair.algorithms.fedmgda import FedMGDAPlus
 
@@ -68,3 +68,17 @@ def test_without_guidance_it_is_mgda_on_directions() -> None:
 def test_equal_losses_need_no_guidance() -> None:
     equal = Cohort.of(share=[0.5, 0.3, 0.2], loss=[0.7] * 3, deltas=DELTAS)
     assert torch.equal(FedMDFG().weigh(equal, {})[0], FedMDFG(theta=90.0).weigh(equal, {})[0])
+
+
+def test_clients_of_the_round_before_are_not_forgotten() -> None:
+    """Without the absent client the step would go against its update; with it the step is orthogonal at worst."""
+    deltas, gone = [[1.0, 0.2, 0.0], [0.8, 1.0, 0.3]], [-1.0, 0.4, 1.0]
+    alone = Cohort.of(share=[0.5, 0.5], loss=[1.0, 1.0], deltas=deltas)
+    past = PastRows(clients=(7,), rounds=(1,), num_steps=(1.0,))
+    both = Cohort.of(share=[0.5, 0.5], loss=[1.0, 1.0], deltas=[*deltas, gone], past=past)
+    assert float(FedMDFG().weigh(alone, {})[0] @ as_floats(deltas) @ as_floats(gone)) < -0.1
+    weights = FedMDFG().weigh(both, {})[0]
+    step = weights @ as_floats([*deltas, gone])
+    assert weights.shape == (3,)
+    assert (as_floats([*deltas, gone]) @ step > 0.01).all()
+    assert FedMDFG().remember == 1

@@ -11,9 +11,9 @@ from propfair.algorithms.base import Algorithm, Cohort, Needs, State
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.term import TERM
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from propfair.errors import ConfigError, TrainingError

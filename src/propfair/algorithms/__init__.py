@@ -9,9 +9,11 @@ from propfair.algorithms.afl import AFL
 from propfair.algorithms.alpha_fair import AlphaFair
 from propfair.algorithms.base import (
     ALGORITHMS,
+    Advice,
     Algorithm,
     ClientId,
     Cohort,
+    Drift,
     MakeOrder,
     Needs,
     Objective,
@@ -28,10 +30,12 @@ from propfair.algorithms.ditto import Ditto
 from propfair.algorithms.drfl import DRFL
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.feddg_ga import FedDGGA
+from propfair.algorithms.feddyn import FedDyn
 from propfair.algorithms.fedfv import FedFV
 from propfair.algorithms.fedmdfg import FedMDFG
 from propfair.algorithms.fedmgda import FedMGDAPlus
 from propfair.algorithms.fednova import FedNova
+from propfair.algorithms.fedprox import FedProx
 from propfair.algorithms.gifair import GIFAIR
 from propfair.algorithms.local_only import LocalOnly
 from propfair.algorithms.loss import PropFairLoss
@@ -40,6 +44,8 @@ from propfair.algorithms.over import Over
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.qfedavg import QFedAvg
 from propfair.algorithms.qfedsgd import QFedSGD
+from propfair.algorithms.scaff_pd import ScaffPD
+from propfair.algorithms.scaffold import Scaffold
 from propfair.algorithms.semi_vred import SemiVRed
 from propfair.algorithms.superquantile import DeltaFL
 from propfair.algorithms.term import TERM
@@ -53,18 +59,22 @@ __all__ = [
     "TERM",
     "AAggFF",
     "AdaFed",
+    "Advice",
     "Algorithm",
     "AlphaFair",
     "ClientId",
     "Cohort",
     "DeltaFL",
     "Ditto",
+    "Drift",
     "FedAvg",
     "FedDGGA",
+    "FedDyn",
     "FedFV",
     "FedMDFG",
     "FedMGDAPlus",
     "FedNova",
+    "FedProx",
     "LocalOnly",
     "MakeOrder",
     "NashMTL",
@@ -80,6 +90,8 @@ __all__ = [
     "QFedAvg",
     "QFedSGD",
     "Reduce",
+    "ScaffPD",
+    "Scaffold",
     "SemiVRed",
     "State",
     "UPGrad",

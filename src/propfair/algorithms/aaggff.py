@@ -1,13 +1,14 @@
 """AAggFF, adaptive aggregation for fair federated learning (Hahn, Kim, Lee, 2024)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, State, effective_clients, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, State, effective_clients, register
 from propfair.algorithms.solvers import simplex_minimiser
 
 
@@ -47,6 +48,17 @@ class AAggFF(Algorithm):
 
     setting: Literal["silo", "device"] = "silo"
     cdf: Literal["weibull", "exponential", "frechet", "normal", "gumbel", "logistic"] = "exponential"
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The growth of a portfolio invested in losses, which shifts weight to the worst off.",
+        tune="cdf.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation='setting="device" is made for it.',
+    )
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"cdf": ("weibull", "exponential", "frechet")}
 
     @property
     def needs(self) -> Needs:

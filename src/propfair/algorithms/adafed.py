@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, register
 from propfair.algorithms.solvers import nonnegative_minimisers, stationary, unit_gram
 from propfair.errors import ConfigError
 
@@ -51,6 +51,12 @@ class AdaFed(Algorithm):
     scale: Literal["relative", "absolute"] = "relative"
 
     presets: ClassVar[Presets] = {"original": {"scale": "absolute"}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Nothing fixed: progress in proportion to a power of the loss.",
+        tune="gamma.",
+        epochs="An update stands for a gradient: the promise holds for few local steps.",
+        participation="Among those present.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, effective_clients, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, effective_clients, register
 from propfair.algorithms.solvers import project_simplex
 from propfair.errors import ConfigError
 
@@ -54,6 +54,12 @@ class AFL(Algorithm):
         "paper": {"gamma": 0.1, "start": "samples", "use": "new", "dual": "projected", "average_iterates": False},
         "original": {"start": "uniform", "use": "old", "dual": "projected", "average_iterates": True},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The loss of the worst mixture of clients.",
+        tune="gamma, the step of the weights.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation="Slower: weights learn from those present only.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from propfair.algorithms.base import Presets, register
+from propfair.algorithms.base import Advice, Presets, register
 from propfair.algorithms.propfair import PropFair
 from propfair.errors import ConfigError
 
@@ -40,6 +40,12 @@ class AlphaFair(PropFair):
     alpha: float = 1.0
 
     presets: ClassVar[Presets] = {}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Alpha-fair utilities of M - loss: sum, Nash product, harmonic mean, minimum.",
+        tune="alpha; then as PropFair.",
+        epochs="As PropFair.",
+        participation="Fine.",
+    )
 
     @property
     def fairness(self) -> float:

@@ -27,6 +27,15 @@ Privacy = Literal["sums", "losses", "updates"]
 Presets = Mapping[str, Mapping[str, Any]]  # name -> option values
 
 
+class Advice(NamedTuple):
+    """What somebody who chooses an algorithm wants to know, in a few words each. The rest follows from the class."""
+
+    optimises: str
+    tune: str  # what needs tuning, beside the learning rate
+    epochs: str  # what becomes of it when clients take many local steps
+    participation: str  # and when only some clients take part in a round
+
+
 class Needs(enum.Flag):
     """What a rule looks at beside the data shares. Costs are paid only for what is asked."""
 
@@ -66,6 +75,17 @@ class Personal(NamedTuple):
     lam: float
     lr: float | None = None  # None: the learning rate of the global model
     candidates: tuple[float, ...] = ()  # instead of lam: each is tried, and the least validation loss decides
+
+
+class Drift(NamedTuple):
+    """Keeps the local steps of clients together: gradient + pull (params - received) + correction.
+
+    The correction is a vector [P] for each client that the server makes of variates, see `propfair.core.drift`.
+    """
+
+    pull: float = 0.0  # mu of FedProx
+    variates: Literal["none", "scaffold", "feddyn"] = "none"
+    alpha: float = 0.0  # of FedDyn
 
 
 @dataclass(frozen=True)
@@ -168,6 +188,7 @@ class Algorithm:
 
     name: ClassVar[str]
     presets: ClassVar[Presets] = {}
+    advice: ClassVar[Advice | None] = None
 
     @classmethod
     def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,7 +209,8 @@ class Algorithm:
     @final
     def privacy(self) -> Privacy:
         """What the server must see of a single client: nothing but sums, its loss, or its update."""
-        if self.needs & (Needs.NORMS | Needs.GRAM):
+        variates = self.drift is not None and self.drift.variates != "none"  # each made of the client's own update
+        if self.needs & (Needs.NORMS | Needs.GRAM) or variates:
             return "updates"
         return "losses" if self.needs & Needs.LOSS else "sums"
 
@@ -201,6 +223,11 @@ class Algorithm:
     def tried(self) -> Mapping[str, tuple[Any, ...]]:
         """The main hyper-parameter and the values worth trying first, for comparisons that tune; empty: none."""
         return {}
+
+    @property
+    def drift(self) -> Drift | None:
+        """What holds clients back from drifting apart in their local steps; None: nothing."""
+        return None
 
     @property
     def remember(self) -> int:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from propfair.algorithms.base import Personal, register
+from propfair.algorithms.base import Advice, Personal, register
 from propfair.algorithms.over import Over
 from propfair.errors import ConfigError
 
@@ -46,6 +46,13 @@ class Ditto(Over):
 
     lam: float | tuple[float, ...] = 0.1
     lr: float | None = None
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Personal models near a global one; the global one by `over`.",
+        tune="lam.",
+        epochs="Personal models gain from them.",
+        participation="Personal models of absent clients wait.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

@@ -1,11 +1,12 @@
 """DRFL (Zhao, Joshi, 2022)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Cohort, Needs, Presets, State, register
 from propfair.algorithms.qffl import QFFL
 
 
@@ -37,6 +38,16 @@ class DRFL(QFFL):
     q: float = 1.0
 
     presets: ClassVar[Presets] = {"platforms": {"q": 1.0, "weighting": "none"}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The (q+1)-th powers of the losses.",
+        tune="q.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation="Fine.",
+    )
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"q": (0.5, 1.0, 2.0)}
 
     @property
     def needs(self) -> Needs:

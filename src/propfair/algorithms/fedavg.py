@@ -1,11 +1,11 @@
 """FedAvg (McMahan et al., 2017)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, State, register
 
 
 @register("fedavg")
@@ -27,6 +27,13 @@ class FedAvg(Algorithm):
     """
 
     weighting: Literal["samples", "uniform"] = "samples"
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss, by data share.",
+        tune="Nothing.",
+        epochs="Clients drift towards their own optima: see scaffold, feddyn, fednova.",
+        participation="Fine.",
+    )
 
     def weigh(self, cohort: Cohort, state: State) -> tuple[Tensor, State]:
         return cohort.shares(self.weighting), state

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Order, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Order, Presets, State, register
 from propfair.errors import ConfigError
 
 
@@ -46,6 +46,12 @@ class FedDGGA(Algorithm):
     decay_rounds: int = 0
 
     presets: ClassVar[Presets] = {"original": {"step": 0.2, "decay_rounds": 40}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss, with weights that even out what averaging costs each client.",
+        tune="step.",
+        epochs="Made for many local steps; with one there is little to see.",
+        participation="Weights learn from those present only.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

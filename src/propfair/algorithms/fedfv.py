@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, register
 from propfair.errors import ConfigError
 
 
@@ -46,6 +46,12 @@ class FedFV(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
 
     presets: ClassVar[Presets] = {"original": {"alpha": 0.1, "tau": 1, "weighting": "uniform"}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Nothing fixed: the average after conflicts are projected away.",
+        tune="alpha and tau.",
+        epochs="An update stands for a gradient: the promise holds for few local steps.",
+        participation="Remembers absent clients for tau rounds.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, register
 from propfair.algorithms.solvers import min_norm_weights, unit_gram
 from propfair.errors import ConfigError
 
@@ -52,6 +52,12 @@ class FedMGDAPlus(Algorithm):
         "paper": {"centre": "uniform", "global_lr": 1.0, "decay": 1.0},
         "original": {"centre": "uniform", "global_lr": "median_norm"},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Nothing fixed: each step is to help every client.",
+        tune="epsilon; global_lr, the length of a step.",
+        epochs="An update stands for a gradient: the promise holds for few local steps.",
+        participation="Helps those present.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

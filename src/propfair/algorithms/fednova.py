@@ -2,11 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, State, as_floats, register
+from propfair.algorithms.base import Advice, Cohort, State, as_floats, register
 from propfair.algorithms.over import Over
 
 
@@ -32,6 +33,13 @@ class FedNova(Over):
         J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, Tackling the Objective Inconsistency Problem in Heterogeneous
         Federated Optimization, NeurIPS 2020.
     """
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="What `over` does.",
+        tune="What `over` needs.",
+        epochs="Made for it: more local steps no longer count for more.",
+        participation="As `over`.",
+    )
 
     def prior(self, cohort: Cohort, state: State) -> Tensor | None:
         prior = self.inner.prior(cohort, state)

@@ -7,7 +7,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, ClientId, Cohort, MakeOrder, Needs, Order, Presets, State, register
+from propfair.algorithms.base import (
+    Advice,
+    Algorithm,
+    ClientId,
+    Cohort,
+    MakeOrder,
+    Needs,
+    Order,
+    Presets,
+    State,
+    register,
+)
 from propfair.errors import ConfigError
 
 
@@ -52,6 +63,12 @@ class GIFAIR(Algorithm):
         "paper": {"side": "server", "ties": "argsort", "weighting": "samples"},
         "original": {"side": "client", "coeff": 0.5, "weighting": "uniform"},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss plus the differences between losses of clients or groups.",
+        tune="coeff.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation="Ranks are among those present.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

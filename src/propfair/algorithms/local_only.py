@@ -1,11 +1,12 @@
 """The baseline without federation."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Personal, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Personal, State, register
 
 
 @register("local-only")
@@ -27,6 +28,13 @@ class LocalOnly(Algorithm):
         T. Li, S. Hu, A. Beirami, V. Smith, Ditto: Fair and Robust Federated Learning Through Personalization,
         ICML 2021, of which this is the limit lam = 0.
     """
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="Each client's own loss.",
+        tune="Nothing.",
+        epochs="Made for it.",
+        participation="Absent clients do not train.",
+    )
 
     @property
     def personal(self) -> Personal | None:

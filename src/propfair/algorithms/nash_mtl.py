@@ -1,13 +1,14 @@
 """Nash-MTL (Navon et al., 2022) on the updates of clients, and its alpha-fair kin (Ban, Ji, 2024)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, register
 from propfair.algorithms.solvers import at_length, nash_weights, stationary, unit_gram
 from propfair.errors import ConfigError
 
@@ -35,8 +36,8 @@ class NashMTL(Algorithm):
     tensor([0.5935, 0.2008, 0.3071], dtype=torch.float64)
 
     References:
-        H. Ban, K. Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024.
         A. Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022.
+        H. Ban, K. Ji, Fair Resource Allocation in Multi-Task Learning, ICML 2024.
     """
 
     alpha: float = 1.0
@@ -44,6 +45,16 @@ class NashMTL(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
 
     presets: ClassVar[Presets] = {"original": {"scale": "unit", "weighting": "uniform"}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="An alpha-fair bargain about the progress of each round.",
+        tune="alpha.",
+        epochs="An update stands for a gradient: the promise holds for few local steps.",
+        participation="Bargains between those present.",
+    )
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"alpha": (0.5, 1.0, 2.0)}
 
     @property
     def needs(self) -> Needs:

@@ -11,6 +11,7 @@ from propfair.algorithms.base import (
     ALGORITHMS,
     Algorithm,
     Cohort,
+    Drift,
     MakeOrder,
     Needs,
     Objective,
@@ -19,6 +20,7 @@ from propfair.algorithms.base import (
     State,
     Watch,
 )
+from propfair.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,10 @@ class Over(Algorithm):
     @property
     def personal(self) -> Personal | None:
         return self.inner.personal
+
+    @property
+    def drift(self) -> Drift | None:
+        return self.inner.drift
 
     @property
     def remember(self) -> int:
@@ -87,3 +93,13 @@ class Over(Algorithm):
 
     def diagnose(self, cohort: Cohort, weights: Tensor, state: State) -> dict[str, float]:
         return self.inner.diagnose(cohort, weights, state)
+
+
+def without_variates(outer: Over) -> None:
+    """Refuse a second algorithm that corrects the same gradients."""
+    inner = outer.inner.drift
+    if inner is not None and inner.variates != "none":
+        raise ConfigError(
+            f"{outer.name} over {outer.over!r}: both correct the gradients of clients, and only one of them can. "
+            f"Put {outer.name} around the algorithm below."
+        )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from propfair.algorithms.base import (
+    Advice,
     Algorithm,
     ClientId,
     Cohort,
@@ -120,6 +121,12 @@ class PropFair(Algorithm):
         "paper": {**_as_published, "variant": "practical"},
         "original": {**_as_published, "variant": "huber"},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The Nash product of the utilities M - loss.",
+        tune="ratio; M itself, if it is not to follow the worst-off client.",
+        epochs='Keeps its weights; with placement="step", as in the paper, little of them is left.',
+        participation="Fine.",
+    )
 
     @classmethod
     def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:

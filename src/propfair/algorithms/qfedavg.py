@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Objective, Order, Presets, State, register
+from propfair.algorithms.base import Advice, Cohort, Needs, Objective, Order, Presets, State, register
 from propfair.algorithms.qffl import QFFL
 
 
@@ -45,6 +45,12 @@ class QFedAvg(QFFL):
         "paper": {"weighting": "none", "loss_floor": 0.0, "damping": True, "placement": "server"},
         "original": {"weighting": "none", "loss_floor": 1e-10, "damping": True, "placement": "server"},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The (q+1)-th powers of the losses.",
+        tune="q; local.lr, which also sets L.",
+        epochs="Steps are damped the more, the more local steps there are.",
+        participation="Fine.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

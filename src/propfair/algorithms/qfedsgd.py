@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from propfair.algorithms.base import Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Cohort, Needs, Presets, State, register
 from propfair.algorithms.qffl import QFFL
 from propfair.errors import ConfigError
 
@@ -43,6 +43,12 @@ class QFedSGD(QFFL):
     static_step: bool = False
 
     presets: ClassVar[Presets] = {"original": {"weighting": "none", "loss_floor": 1e-10, "static_step": False}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The (q+1)-th powers of the losses.",
+        tune="q and L.",
+        epochs="Meant for one full-batch step a round.",
+        participation="Fine.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

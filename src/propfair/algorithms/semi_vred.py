@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, State, register
 from propfair.errors import ConfigError
 
 
@@ -39,6 +39,13 @@ class SemiVRed(Algorithm):
     b: float = 0.1
     side: Literal["above", "both"] = "above"
     nonnegative: bool = True
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss plus the semi-variance of the losses.",
+        tune="b.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation="Fine.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

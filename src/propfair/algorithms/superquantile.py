@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, State, register
 from propfair.errors import ConfigError
 
 
@@ -37,6 +37,13 @@ class DeltaFL(Algorithm):
 
     theta: float = 0.5
     boundary: Literal["whole", "split"] = "whole"
+
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss of the worst share theta of the data.",
+        tune="theta.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation="The worst of those present count.",
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, Reduce, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, Reduce, State, register
 from propfair.errors import ConfigError
 
 
@@ -26,6 +26,10 @@ class TERM(Algorithm):
     of a tilted mean: `preset="term-repo"`. `preset="original"` is the same without this factor and without the
     doubled first round.
 
+    The weights of FedEBA+ are these with alpha one over its temperature and equal p_i (`preset="fedeba"`). What it does
+    beside them, to mix a gradient of all clients into the local steps, takes a second exchange in a round and is left
+    out.
+
     Args:
         alpha: the tilt between clients. The paper tries 0.01, 0.1 and 0.5.
         tau: the tilt between the examples of a client: its loss is $\frac1\tau \log \operatorname{mean} e^{\tau \ell}$.
@@ -40,6 +44,8 @@ class TERM(Algorithm):
 
     References:
         T. Li, A. Beirami, M. Sanjabi, V. Smith, Tilted Empirical Risk Minimization, ICLR 2021.
+        L. Wang, Z. Wang, S. P. Karimireddy, X. Tang, FedEBA+: Towards Fair and Effective Federated Learning via
+        Entropy-Based Model, arXiv:2301.12407, 2023.
     """
 
     alpha: float = 0.5
@@ -51,8 +57,15 @@ class TERM(Algorithm):
     presets: ClassVar[Presets] = {
         "paper": {"weighting": "samples", "normaliser": "round", "tau": 0.0},
         "original": {"weighting": "uniform", "normaliser": "running", "beta": 0.5},
+        "fedeba": {"weighting": "uniform", "normaliser": "round", "tau": 0.0},
         "term-repo": {"weighting": "uniform", "normaliser": "repo", "beta": 0.5},
     }
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The exponentially tilted mean of the losses.",
+        tune="alpha.",
+        epochs="Keeps its weights; clients drift as in FedAvg.",
+        participation='normaliser="running" steadies small cohorts.',
+    )
 
     @property
     def tried(self) -> Mapping[str, tuple[Any, ...]]:

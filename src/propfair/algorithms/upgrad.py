@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Presets, State, register
+from propfair.algorithms.base import Advice, Algorithm, Cohort, Needs, Presets, State, register
 from propfair.algorithms.solvers import dual_cone_weights, unit_gram
 
 
@@ -38,6 +38,12 @@ class UPGrad(Algorithm):
     weighting: Literal["samples", "uniform"] = "samples"
 
     presets: ClassVar[Presets] = {"original": {"weighting": "uniform"}}
+    advice: ClassVar[Advice | None] = Advice(
+        optimises="The mean loss, by steps that harm no client.",
+        tune="Nothing.",
+        epochs="An update stands for a gradient: the promise holds for few local steps.",
+        participation="Harms none of those present.",
+    )
 
     @property
     def needs(self) -> Needs:

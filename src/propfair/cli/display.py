@@ -12,6 +12,7 @@ from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -104,7 +105,7 @@ def print_table(
     On a terminal that is too narrow, columns named in `droppable` are left out, the first of them first, and the
     caption says so; then headings are wrapped.
     """
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console = _console()
     left_out: list[str] = []
     table = _table(title, columns, rows, caption, left_out)
     for name in droppable:
@@ -113,6 +114,10 @@ def print_table(
         left_out.append(name)
         table = _table(title, columns, rows, caption, left_out)
     console.print(table)
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=200)
 
 
 def _table(
@@ -134,6 +139,16 @@ def _table(
 def _unbroken(cell: str) -> str:
     """Numbers such as 63.6 ± 0.5 stay on one line."""
     return cell.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def print_facts(title: str, facts: Mapping[str, str]) -> None:
+    """A heading and named lines below it, wrapped to the terminal."""
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in facts.items():
+        table.add_row(name, escape(text))
+    _console().print(table, "")
 
 
 def print_json(content: Mapping[str, Any]) -> None:

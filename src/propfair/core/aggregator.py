@@ -3,74 +3,23 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, ClientId, Cohort, Needs, Order, State, as_floats, effective_clients
 from propfair.core.client import LocalTraining
-from propfair.core.messages import Block, Job, LossSource, Reports
+from propfair.core.drift import Variates, check_drift
+from propfair.core.messages import Block, Job, Reports
+from propfair.core.optimizers import Moments
 from propfair.core.params import all_finite
 from propfair.core.rates import rate_factor
+from propfair.core.rounds import Rounds
 from propfair.core.updates import PastUpdates, Sums, gram_matrix
 from propfair.errors import ConfigError, TrainingError
-from propfair.federation.federation import Split
 from propfair.seeds import generator
 
-Sampling = Literal["uniform", "samples"]
 Losses = Callable[[Tensor, Tensor, Sequence[ClientId]], Tensor]  # (params, buffers, clients) -> [K], see Session.losses
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rounds:
-    """How the server runs rounds.
-
-    Args:
-        participation: the clients of a round: a share in (0, 1], or how many.
-        sampling: "uniform" over clients; "samples": in proportion to their data.
-        server_lr: multiplies the aggregated update.
-        loss_source: the loss that rules look at: "before_full", of the received model on the whole training set;
-            "validation", on the client's validation examples, which say more where a network can learn its training
-            set by heart; "first_batch" or "running_mean", as seen while training (cheaper; the updates must then be
-            kept).
-        strict: stop at the first client that diverges instead of leaving it out of the round.
-        average_iterates: evaluate and hand out the average of the global models of all rounds; rounds go on from the
-            last one all the same.
-        lr_schedule: how the learning rate of clients changes over the rounds: "step(30, 0.1)", "cosine(100)",
-            "warmup(5)", or several with * between; from Python also a function of the round to a factor. Personal
-            models keep their learning rate.
-    """
-
-    participation: float = 1.0
-    sampling: Sampling = "uniform"
-    server_lr: float = 1.0
-    loss_source: LossSource = "before_full"
-    strict: bool = False
-    average_iterates: bool = False
-    lr_schedule: str | Callable[[int], float] = "constant"
-
-    def __post_init__(self) -> None:
-        rate_factor(self.lr_schedule)
-        if not self.participation > 0 or (self.participation > 1 and self.participation != int(self.participation)):
-            raise ConfigError(
-                f"participation must be a share in (0, 1] or a number of clients; got {self.participation}"
-            )
-        if not 0 < self.server_lr < float("inf"):
-            raise ConfigError(f"server_lr must be a positive number; got server_lr={self.server_lr}")
-
-    @property
-    def measured(self) -> Split | None:
-        """The examples that the received model is measured on before training; None: losses are seen in training."""
-        splits: dict[LossSource, Split] = {"before_full": "train", "validation": "validation"}
-        return splits.get(self.loss_source)
-
-    def cohort_size(self, num_clients: int) -> int:
-        """How many clients take part in a round."""
-        size = round(self.participation * num_clients) if self.participation <= 1 else int(self.participation)
-        if size > num_clients:
-            raise ConfigError(f"participation asks for {size} clients a round, but there are only {num_clients}")
-        return max(1, size)
 
 
 @dataclass(frozen=True)
@@ -133,6 +82,9 @@ class Aggregator:
         self._cohort_size = rounds.cohort_size(len(sizes))
         self._past = PastUpdates.none(self.params)
         self._rate_factor = rate_factor(rounds.lr_schedule)
+        check_drift(algorithm, local)
+        self._variates = Variates(algorithm.drift, self._share, self.params)
+        self._optimizer, self._moments = rounds.make_optimizer(), Moments()
         self._num_iterates, self._iterate_mean = 0, self.params  # of the global models that are averaged
 
     def plan(self, losses: Losses | None) -> RoundPlan:
@@ -144,11 +96,12 @@ class Aggregator:
         late = bool(algorithm.needs & Needs.ANY_LOSS) and (losses is None or self.rounds.measured is None)
         everyone = self._sample(number)
         cohort = self._cohort(number, *self._measured(everyone, None if late else losses))
-        early, state = (None, None) if late else self._early_weights(cohort)
+        early, state = (None, None) if late or self._variates.wanted else self._early_weights(cohort)
         job = Job(
             round=number, params=self.params, buffers=self.buffers, clients=cohort.clients,
             orders=self._scheduled(number, _orders(algorithm, cohort.clients, self.state)),
             weights=early, share=cohort.share,
+            corrections=self._variates.corrections(cohort.clients),
         )  # fmt: skip
         return RoundPlan(everyone, cohort, job, state, late)
 
@@ -180,19 +133,32 @@ class Aggregator:
                 weights = summed * _ratio(early, summed)
             assert sums.total is not None
             update = sums.total.mul_(_ratio(weights, summed))
-        params = torch.add(self.params, update, alpha=self.rounds.server_lr)
+        if self._variates.wanted:
+            self._oppose_drift(job, cohort, weights, alive, update, sums.updates)
+        params, moments = self._optimizer.step(self.params, update, self._moments)
         if not all_finite(params):
             raise TrainingError(
                 f"round {job.round}: the step is not finite, though every update is: the weights sum to "
                 f"{float(weights.sum()):.3g}. The model of round {job.round - 1} is kept. Choose hyper-parameters of "
-                f"{algorithm.name} that are less extreme, or lower server.server_lr (now {self.rounds.server_lr})."
+                f"{algorithm.name} that are less extreme, or lower server.server_lr (now {self._optimizer.lr})."
             )
-        self.params = params
+        self.params, self._moments = params, moments
         if self.buffers.numel():
             self.buffers = sums.buffers / float(job.share[alive].sum())
         self.state, self.round = algorithm.learn(cohort, state), job.round
         self._keep(sums, cohort)
         return self._outcome(plan.everyone, cohort, weights, reports)
+
+    def _oppose_drift(
+        self, job: Job, cohort: Cohort, weights: Tensor, alive: Tensor, update: Tensor, updates: Tensor
+    ) -> None:
+        """Let the variates learn from the clients' updates [K, P], and add to the `update` [P] what they ask for."""
+        scale = [order.lr_scale for order, there in zip(job.orders, alive.tolist(), strict=True) if there]
+        length = [steps * self.local.lr * own for steps, own in zip(cohort.num_steps.tolist(), scale, strict=True)]
+        corrections = None if job.corrections is None else job.corrections[alive.to(job.corrections.device)]
+        more = self._variates.learn(cohort.clients, weights[: len(cohort)], updates, corrections, length)
+        if more is not None:
+            update += more
 
     @property
     def released(self) -> Tensor:
@@ -204,6 +170,8 @@ class Aggregator:
         kept = {"params": self.params, "buffers": self.buffers}
         kept |= {f"state.{name}": tensor for name, tensor in self.state.items()}
         kept |= {f"past.{name}": tensor for name, tensor in self._past.tensors().items()}
+        kept |= {f"variate.{name}": tensor for name, tensor in self._variates.tensors().items()}
+        kept |= {f"moment.{name}": tensor for name, tensor in self._moments.items()}
         if self._num_iterates:
             kept |= {"iterates.mean": self._iterate_mean, "iterates.count": torch.tensor(self._num_iterates)}
         return kept
@@ -214,6 +182,8 @@ class Aggregator:
         self.round, self.params, self.buffers = round_, tensors["params"], tensors["buffers"]
         self.state = _under("state.", tensors)
         self._past = PastUpdates.of(_under("past.", tensors), self.params)
+        self._variates.restore(_under("variate.", tensors))
+        self._moments = _under("moment.", tensors)
         self._iterate_mean = tensors.get("iterates.mean", self.params)
         self._num_iterates = int(tensors.get("iterates.count", 0))
 

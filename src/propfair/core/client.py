@@ -138,12 +138,13 @@ def batch_order(work: Workload, round_: int, client: ClientId) -> Iterator[Tenso
 
 def run_client(
     model: FlatModel, work: Workload, round_: int, order: Order, client: ClientId,
-    received: Tensor, buffers: Tensor, memory: Memory | None, out: Tensor | None = None,
+    received: Tensor, buffers: Tensor, memory: Memory | None, correction: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Report, Tensor, Memory | None]:  # fmt: skip
     """Train one client from the received model.
 
     Returns its report, its update `local - received` [P], in `out` if that is given, and its new memory. The new
-    buffers are left in `model`.
+    buffers are left in `model`. `correction` [P] is added to every gradient; it may be the same memory as `out`.
     Torch's global generator is seeded for the model's own randomness (dropout); the engine restores it.
     """
     algorithm, observed = work.algorithm, {}
@@ -153,7 +154,10 @@ def run_client(
         observed = {"lam": lam} if algorithm.personal.candidates else {}
     model.load(received if work.starts is None or round_ > 1 else work.starts(client), buffers)
     lr = work.local.lr * order.lr_scale
-    losses, sizes = _train(model, work, round_, client, lambda loss: transformed(algorithm, loss, order), lr)
+    losses, sizes = _train(
+        model, work, round_, client, lambda loss: transformed(algorithm, loss, order), lr,
+        anchor=received, lam=0.0 if algorithm.drift is None else algorithm.drift.pull, correction=correction,
+    )  # fmt: skip
     delta = torch.sub(model.params, received, out=out)
     norm2 = float(torch.dot(delta, delta))
     report = Report(
@@ -218,9 +222,12 @@ def _no_validation(federation: Federation, client: ClientId) -> str:
 
 def _train(
     model: FlatModel, work: Workload, round_: int, client: ClientId, objective: Callable[[Tensor], Tensor], lr: float,
-    anchor: Tensor | None = None, lam: float = 0.0,
+    anchor: Tensor, lam: float, correction: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Local steps on `objective(batch loss) + lam/2 ||params - anchor||^2`; the batch losses [S] and sizes [S]."""
+    """Local steps on `objective(batch loss) + lam/2 ||params - anchor||^2 + <correction, params>`.
+
+    Returns the batch losses [S] and sizes [S].
+    """
     seed_global(derive(work.seed, "model", round_, client))
     length = len(work.federation.train[client])
     occasion = Occasion(work.seed, round_, client, -(-length // work.local.batch_size))
@@ -230,12 +237,11 @@ def _train(
     model.train()
     for x, y in work.federation.examples.read(batch_order(work, round_, client), occasion):
         loss = batch_loss(work.algorithm, work.loss(feed(model.module, x), y))
+        extra = correction
         if lam:
-            assert anchor is not None
-            pull = model.params.detach() - anchor
-            take_step(objective(loss), pull.mul_(lam))
-        else:
-            take_step(objective(loss), None)
+            pull = (model.params.detach() - anchor).mul_(lam)
+            extra = pull if correction is None else pull.add_(correction)
+        take_step(objective(loss), extra)
         losses.append(loss.detach())
         sizes.append(len(y))
     return torch.stack(losses).float().cpu(), torch.tensor(sizes, dtype=torch.float32)

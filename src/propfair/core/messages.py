@@ -138,6 +138,11 @@ class Job:
     orders: tuple[Order, ...]
     weights: Tensor | None  # [K] if they are known before training: updates are then summed as they arrive
     share: Tensor  # [K], the weights of buffers
+    corrections: Tensor | None = None  # [K, P], what each client adds to its gradients
+
+    def correction(self, position: int) -> Tensor | None:
+        """Of the client at this position of the cohort."""
+        return None if self.corrections is None else self.corrections[position]
 
     def blocks(self) -> list[slice]:
         """The positions of each block in the cohort."""

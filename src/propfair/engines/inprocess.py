@@ -69,7 +69,7 @@ class InProcessSession(Session):
         client = job.clients[position]
         report, delta, memory = run_client(
             self.model, self.work, job.round, job.orders[position], client,
-            job.params, job.buffers, self._memories.get(client), out,
+            job.params, job.buffers, self._memories.get(client), job.correction(position), out,
         )  # fmt: skip
         if memory is not None:
             self._memories[client] = memory

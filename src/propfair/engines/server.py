@@ -5,7 +5,8 @@ import functools
 from torch import Tensor
 
 from propfair.algorithms.base import Needs
-from propfair.core.aggregator import Aggregator, Outcome, Rounds
+from propfair.core.aggregator import Aggregator, Outcome
+from propfair.core.rounds import Rounds
 from propfair.engines.session import Session
 from propfair.errors import ConfigError
 

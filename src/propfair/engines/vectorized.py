@@ -119,6 +119,7 @@ class StackedSession(InProcessSession):
                 reports, deltas, own = self._stack.train(
                     job.round, clients, Orders.of(job.orders[start : positions.stop]), job.params,
                     [self._memories.get(client, {}).get("params") for client in clients], self._options.room,
+                    None if job.corrections is None else job.corrections[start : positions.stop],
                 )  # fmt: skip
                 if own is not None:
                     for client, params in zip(clients, own, strict=True):
@@ -151,7 +152,7 @@ class StackedProcessesSession(ProcessesSession):
             TrainStackTask(
                 part.start - positions.start, job.round, job.clients[part.start : part.stop],
                 Orders.of(job.orders[part.start : part.stop]),
-                [c in self._memories for c in job.clients[part.start : part.stop]],
+                [c in self._memories for c in job.clients[part.start : part.stop]], job.corrections is not None,
                 self._options.kind, self._options.room,
             )
             for part in parts
@@ -161,6 +162,8 @@ class StackedProcessesSession(ProcessesSession):
             for k, client in enumerate(tasks[number].clients, tasks[number].slot):
                 if client in self._memories:
                     self._exchange.put_memory(k, self._memories[client])
+                if job.corrections is not None:
+                    self._exchange.update(k)["params"].copy_(job.corrections[positions.start + k])
 
         results = self._pool.map(tasks, [len(part) for part in parts], len(tasks), self._note_death, lay_out)
         reports = Reports.joined(list(results))

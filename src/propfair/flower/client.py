@@ -25,7 +25,17 @@ from propfair.data.base import ArrayExamples
 from propfair.engines.inprocess import InProcessSession
 from propfair.errors import ConfigError
 from propfair.federation.federation import SPLITS, Federation, Ragged, Split
-from propfair.flower.messages import ARRAYS, METRICS, NUM_EXAMPLES, QUESTION, Instruction, add_report, answer, read
+from propfair.flower.messages import (
+    ARRAYS,
+    METRICS,
+    NUM_EXAMPLES,
+    QUESTION,
+    Instruction,
+    add_report,
+    answer,
+    read,
+    take_correction,
+)
 from propfair.seeds import shuffles
 
 Data = Mapping[Split, tuple[Tensor, Tensor]]  # inputs and targets of a client
@@ -57,7 +67,7 @@ class _FairMod:
         if text == QUESTION:
             metrics = answer(*_place(context), self.num_examples(context))
             return Message(RecordDict({METRICS: metrics}), reply_to=message)
-        here = _Round(Instruction.of(text))
+        here = _Round(Instruction.of(text), take_correction(message))
         token = _ROUND.set(here)
         try:
             reply = call_next(message, context)
@@ -98,7 +108,7 @@ def fair_loss(
             f"{algorithm.name} trains a second model on each client, which a criterion can't do. "
             "Use propfair.flower.client_app, which does."
         )
-    example_losses = _per_example(criterion)
+    example_losses, penalty = _per_example(criterion), _drift_penalty(here, model)
     if here.instruction.measure:
         measured = batches if here.instruction.measure == "train" else validation
         if measured is None:
@@ -112,9 +122,27 @@ def fair_loss(
             here.losses.append(loss.detach())
             here.sizes.append(len(losses))
         objective = transformed(algorithm, loss, order)
+        if penalty is not None and torch.is_grad_enabled():
+            objective = objective + penalty()
         return objective if order.lr_scale == 1 else objective * order.lr_scale
 
     return fair
+
+
+def _drift_penalty(here: "_Round", model: nn.Module) -> Callable[[], Tensor] | None:
+    """What has the gradient pull (params - received) + correction; None if the algorithm asks for neither."""
+    drift = here.instruction.algorithm.drift
+    if drift is None:
+        return None
+    params = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    received, correction = nn.utils.parameters_to_vector(params).detach().clone(), here.correction
+
+    def penalty() -> Tensor:
+        flat = nn.utils.parameters_to_vector(params)
+        pulled: Tensor = drift.pull / 2 * (flat - received).square().sum()
+        return pulled if correction is None else pulled + correction.to(flat) @ flat
+
+    return penalty
 
 
 class _FairSampler(Sampler[int]):
@@ -170,7 +198,8 @@ def client_app(
             if not len(work.federation.split(at.measure)[at.client]):
                 raise ConfigError(_nothing_to_measure(at.measure))
             here.full_loss = float(session.losses(params, buffers, [at.client], at.measure)[0])
-        job = Job(at.round, params, buffers, (at.client,), (at.order,), None, torch.ones(1))
+        correction = None if here.correction is None else here.correction.unsqueeze(0)
+        job = Job(at.round, params, buffers, (at.client,), (at.order,), None, torch.ones(1), correction)
         ((here.trained, _, buffers),) = session.replies(job)
         if at.client in session.memories:
             _save_memory(context, session.memories[at.client])
@@ -200,6 +229,7 @@ class _Round:
     """What a client does in a round: what it was told, and what is to be reported."""
 
     instruction: Instruction
+    correction: Tensor | None = None  # [P], added to gradients
     losses: list[Tensor] = field(default_factory=list)  # of the batches
     sizes: list[int] = field(default_factory=list)
     full_loss: float = math.nan

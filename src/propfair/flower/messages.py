@@ -4,7 +4,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from torch import Tensor
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Order
 from propfair.core.client import LocalTraining
@@ -17,6 +19,7 @@ FORMAT = 2  # of both; a client of another format is told to update
 KEY = "propfair"  # in the config record of a message, and before the names in a metric record
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the names that Flower's own strategies use
 NUM_EXAMPLES = "num-examples"
+CORRECTION = f"{KEY}.correction"  # the record with what a client adds to its gradients, [P]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,20 @@ class Instruction:
             local=make_dataclass(LocalTraining, content["local"], "local"),
             measure=content["measure"],
         )
+
+
+def correction_record(correction: Tensor) -> ArrayRecord:
+    """What a client adds to its gradients [P], as a record of a message."""
+    return ArrayRecord({CORRECTION: Array(correction.cpu().contiguous().numpy())})
+
+
+def take_correction(message: Message) -> Tensor | None:
+    """Take the record out of a message, so that an app finds the arrays it knows; None if there is none."""
+    if CORRECTION not in message.content.array_records:
+        return None
+    correction = message.content.array_records[CORRECTION][CORRECTION].numpy().copy()
+    del message.content[CORRECTION]
+    return torch.from_numpy(correction)
 
 
 QUESTION = json.dumps({"format": FORMAT, "who": True})  # asks a client who it is and how much data it has

@@ -14,19 +14,22 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, ClientId, Needs
-from propfair.core.aggregator import Aggregator, Outcome, RoundPlan, Rounds
+from propfair.core.aggregator import Aggregator, Outcome, RoundPlan
 from propfair.core.client import LocalTraining
 from propfair.core.messages import Block, Reply, Report, reduce_block
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
 from propfair.flower.messages import (
     ARRAYS,
     CONFIG,
+    CORRECTION,
     KEY,
     NUM_EXAMPLES,
     QUESTION,
     Instruction,
+    correction_record,
     instruct,
     read_answer,
     read_report,
@@ -104,12 +107,14 @@ class FairStrategy(Strategy):
         config["server-round"] = server_round
         sent = ArrayRecord(self._model.state_dict(plan.job.params, plan.job.buffers))
         messages = []
-        for client, order in zip(plan.job.clients, plan.job.orders, strict=True):
+        for position, (client, order) in enumerate(zip(plan.job.clients, plan.job.orders, strict=True)):
             if client not in nodes:
                 log.warning("round %d: client %d is away", server_round, client)
                 continue
             text = Instruction(server_round, client, self.seed, self.algorithm, order, self.local, measure).text()
             content = RecordDict({ARRAYS: sent, CONFIG: instruct(config, text)})
+            if (correction := plan.job.correction(position)) is not None:
+                content[CORRECTION] = correction_record(correction)
             messages.append(Message(content, nodes[client], MessageType.TRAIN))
         return messages
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.losses import choose_task
 from propfair.core.metrics import choose_metrics
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import LossFunction, Task
 from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
+from propfair.core.rounds import Rounds
 from propfair.core.tasks import TASKS
 from propfair.data.base import SOURCES, Source
 from propfair.engines.session import ENGINES, Engine

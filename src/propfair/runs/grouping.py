@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
+from propfair.core.rounds import Rounds
 from propfair.errors import DataError
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import MeanStd, summarize_seeds

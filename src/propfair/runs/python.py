@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
+from propfair.core.rounds import Rounds
 from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError
 from propfair.registry import fields_of

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from propfair.core.aggregator import Rounds
 from propfair.core.client import LocalTraining
+from propfair.core.rounds import Rounds
 from propfair.federation.split import Splitter
 from propfair.registry import default_of, show_type
 from propfair.runs.config import DataSection, Part, RunConfig

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from propfair.core.aggregator import Rounds
 from propfair.core.client import Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
+from propfair.core.rounds import Rounds
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Session
 from propfair.errors import PropFairWarning, TrainingError

@@ -8,6 +8,7 @@ import typer
 
 from propfair.cli.app import app
 from propfair.cli.options import Format, OutputFormat
+from propfair.errors import ConfigError
 
 
 class Kind(enum.StrEnum):
@@ -24,6 +25,9 @@ class Kind(enum.StrEnum):
 @app.command("list")
 def list_parts(
     kind: Annotated[Kind | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    long: Annotated[
+        bool, typer.Option("--long", help="Of algorithms: what each optimises, needs and costs, and its reference.")
+    ] = False,
     output: OutputFormat = Format.table,
 ) -> None:
     """Show algorithms, data sets, models, partitions and engines with their options and defaults, and all settings."""
@@ -36,6 +40,10 @@ def list_parts(
     from propfair.registry import Registry
     from propfair.runs.settings import all_settings
 
+    if long and kind not in (None, Kind.algorithms):
+        raise ConfigError(f"--long is about algorithms; got {kind}. Leave --long out, or list algorithms.")
+    if long:
+        kind = Kind.algorithms
     registries: dict[Kind, Registry[Any]] = {
         Kind.algorithms: ALGORITHMS,
         Kind.data: SOURCES,
@@ -46,11 +54,14 @@ def list_parts(
     listing: dict[str, list[dict[str, Any]]] = {}
     for name, registry in registries.items():
         if kind in (None, name):
-            listing[name.value] = [_entry(registry, part) for part in registry.names()]
+            listing[name.value] = [_entry(registry, part, long) for part in registry.names()]
     settings = all_settings() if kind in (None, Kind.settings) else []
     if output == Format.json:
         told = [{**one._asdict(), "default": _json(one.default)} for one in settings]
         print_json({**listing, **({"settings": told} if settings else {})})
+        return
+    if long:
+        _print_long(listing[Kind.algorithms.value])
         return
     for title, entries in listing.items():
         extra = ["server sees"] if title == Kind.algorithms else []
@@ -64,7 +75,17 @@ def list_parts(
         print_table("settings", ["key", "type", "default", "what it is"], rows)
 
 
-def _entry(registry: Any, name: str) -> dict[str, Any]:
+def _print_long(entries: list[dict[str, Any]]) -> None:
+    """Each algorithm by itself, with all that there is to know before choosing it."""
+    from propfair.algorithms.guide import COLUMNS
+    from propfair.cli.display import print_facts
+
+    for entry in entries:
+        facts = {title: entry[field] for field, title in COLUMNS.items() if field in entry}
+        print_facts(entry["name"], {"what it is": entry["summary"], **facts, "options": _options(entry["options"])})
+
+
+def _entry(registry: Any, name: str, long: bool) -> dict[str, Any]:
     part = registry.get(name)
     options = registry.options(name)
     entry = {
@@ -78,7 +99,11 @@ def _entry(registry: Any, name: str) -> dict[str, Any]:
         "presets": sorted(getattr(part, "presets", {})),
     }
     if registry.kind == "algorithm":
-        entry["privacy"] = "-" if entry["required"] else part().privacy
+        from propfair.algorithms import guide
+
+        entry["privacy"] = guide.example_of(name).privacy
+        found = guide.entry_of(name) if long else None
+        entry |= {} if found is None else {field: getattr(found, field) for field in guide.COLUMNS}
     return entry
 
 

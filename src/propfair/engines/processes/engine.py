@@ -110,13 +110,15 @@ class ProcessesSession(Session):
         self._send(job)
         slots = self._exchange.layout.num_slots
         tasks = [
-            TrainTask(position % slots, job.round, client, order, client in self._memories)
+            TrainTask(position % slots, job.round, client, order, client in self._memories, job.corrections is not None)
             for position, (client, order) in enumerate(zip(job.clients, job.orders, strict=True))
         ]
 
         def lay_out(number: int) -> None:
             if tasks[number].has_memory:
                 self._exchange.put_memory(tasks[number].slot, self._memories[tasks[number].client])
+            if job.corrections is not None:
+                self._exchange.update(tasks[number].slot)["params"].copy_(job.corrections[number])
 
         reports = self._pool.map(tasks, self._costs(job), slots, self._note_death, lay_out, ahead=1)
 

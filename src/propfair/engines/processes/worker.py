@@ -108,6 +108,7 @@ class TrainTask(NamedTuple):
     client: ClientId
     order: Order
     has_memory: bool
+    corrected: bool  # the slot holds the client's correction, until its update takes the place
 
 
 class TrainStackTask(NamedTuple):
@@ -118,6 +119,7 @@ class TrainStackTask(NamedTuple):
     clients: tuple[ClientId, ...]
     orders: Orders
     has_memory: list[bool]
+    corrected: bool
     kind: StackKind
     room: int  # bytes for inputs
 
@@ -185,7 +187,8 @@ class TaskRunner:
         received, update = self.exchange.received, self.exchange.update(task.slot)
         report, _, memory = run_client(
             self.model, self.work, task.round, task.order, task.client, received["params"], received["buffers"],
-            self.exchange.personal(task.slot) if task.has_memory else None, out=update["params"],
+            self.exchange.personal(task.slot) if task.has_memory else None,
+            correction=update["params"] if task.corrected else None, out=update["params"],
         )  # fmt: skip
         update["buffers"].copy_(self.model.buffers)
         if memory is not None:
@@ -201,7 +204,7 @@ class TaskRunner:
             task.round, task.clients, task.orders, received["params"],
             [self.exchange.personal(slot)["params"] if known else None
              for slot, known in zip(slots, task.has_memory, strict=True)],
-            task.room,
+            task.room, self.exchange.updates(len(slots), task.slot) if task.corrected else None,
         )  # fmt: skip
         self.exchange.updates(len(slots), task.slot).copy_(deltas)
         if own is not None:

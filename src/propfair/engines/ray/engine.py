@@ -144,6 +144,7 @@ class RaySession(Session):
         part = replace(
             job, params=job.params[:0].cpu(), buffers=job.buffers[:0].cpu(), clients=clients, orders=job.orders[chosen],
             weights=None if job.weights is None else job.weights[chosen].clone(), share=job.share[chosen].clone(),
+            corrections=None if job.corrections is None else job.corrections[chosen].cpu().clone(),
         )  # fmt: skip
         memories = {client: _pack(self._memories[client]) for client in clients if client in self._memories}
         return ActorTask(
@@ -272,7 +273,8 @@ class _Actor:
     def _job(self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]) -> Job:
         self._session.restore({client: _unpack(memory) for client, memory in memories.items()})
         like = self._session.model.params
-        return replace(part, params=model[0].to(like), buffers=model[1].to(like))
+        corrections = None if part.corrections is None else part.corrections.to(like.device)
+        return replace(part, params=model[0].to(like), buffers=model[1].to(like), corrections=corrections)
 
     def _answer(self, sent: list[tuple[Report | Reports, _Packed, _Packed]]) -> _Answer:
         return _Answer(sent, {client: _pack(memory) for client, memory in self._session.memories.items()})

@@ -55,7 +55,7 @@ class Stack:
 
     def train(
         self, round_: int, clients: Sequence[ClientId], orders: Orders, received: Tensor,
-        memories: Sequence[Tensor | None], room: int,
+        memories: Sequence[Tensor | None], room: int, corrections: Tensor | None = None,
     ) -> tuple[Reports, Tensor, Tensor | None]:  # fmt: skip
         """Reports, updates [C, P] and personal models [C, P] of these clients, in their order.
 
@@ -66,15 +66,16 @@ class Stack:
             received: [P], the global model.
             memories: the personal model [P] of each; None if it has none yet.
             room: bytes for inputs.
+            corrections: [C, P], what each adds to its gradients.
         """
-        work, rule = self._work, self._work.algorithm.personal
+        work, rule, drift = self._work, self._work.algorithm.personal, self._work.algorithm.drift
         batches = StackedBatches(work, round_, clients, orders, received, room // self._example_bytes)
         leaves, own = split(received.unsqueeze(0), self._model), None
         if rule is not None:
             before = torch.stack([received if memories[k] is None else memories[k] for k in batches.rank.tolist()])
             params = split(before.clone(), self._model)
-            pull = Pull([leaf.expand_as(p) for leaf, p in zip(leaves, params, strict=True)], rule.lam)
-            descend(self.personal, params, batches.unscaled(), work.local, rule.lr or work.local.lr, pull)
+            lr, pull = rule.lr or work.local.lr, Extra(leaves, rule.lam)
+            descend(self.personal, params, batches.unscaled(), work.local, lr, pull)
             after = join(params)
             own = torch.where(after.isfinite().all(1, keepdim=True), after, before)[torch.from_numpy(batches.back)]
         if work.starts is not None and round_ == 1:
@@ -82,9 +83,12 @@ class Stack:
         else:
             everyone = [leaf.expand(len(clients), *leaf.shape[1:]) for leaf in leaves]
             params = [leaf.clone(memory_format=torch.contiguous_format) for leaf in everyone]
-        losses = self._goal.batch_losses(
-            descend(self.shared, params, batches, work.local, work.local.lr), batches.weight
-        )
+        extra = Extra(
+            leaves, 0.0 if drift is None else drift.pull,
+            None if corrections is None else split(corrections[torch.from_numpy(batches.rank)], self._model),
+        )  # fmt: skip
+        seen = descend(self.shared, params, batches, work.local, work.local.lr, extra)
+        losses = self._goal.batch_losses(seen, batches.weight)
         deltas = join(params).sub_(received).index_select(0, torch.from_numpy(batches.back).to(received.device))
         return self._reports(tuple(clients), batches, losses, deltas), deltas, own
 
@@ -125,25 +129,21 @@ class Stack:
         )
 
 
-class Pull(NamedTuple):
-    """A pull lam (params - anchor) towards other parameters."""
+class Extra(NamedTuple):
+    """What is added to gradients: lam (params - anchor), and a correction for each client."""
 
-    anchor: list[Tensor]
+    anchor: list[Tensor]  # [1, ...] each
     lam: float
+    correction: list[Tensor] | None = None  # [C, ...] each
 
 
 def descend(
-    gradient: Gradient,
-    params: list[Tensor],
-    batches: StackedBatches,
-    local: LocalTraining,
-    lr: float,
-    pull: Pull | None = None,
+    gradient: Gradient, params: list[Tensor], batches: StackedBatches, local: LocalTraining, lr: float, extra: Extra
 ) -> Tensor:
     """Take all steps of the batches, in place; the losses of all examples [S, C, B]."""
     everyone = len(batches.clients)
     losses, velocity = torch.zeros_like(batches.weight), [torch.zeros_like(p) for p in params] if local.momentum else []
-    plain = not (local.momentum or local.weight_decay or (pull is not None and pull.lam))
+    plain = not (local.momentum or local.weight_decay or extra.lam or extra.correction)
     with torch.inference_mode(not gradient.recorded):
         for row, (still, batch) in zip(losses.unbind(0), batches, strict=True):
             size = _ready_size(still, everyone) if gradient.recorded else still
@@ -155,11 +155,13 @@ def descend(
             steps, loss = gradient(first(params, size), batch)
             row[:still] = loss[:still]
             mine, steps = first(params, still), first(steps, still)
-            if pull is not None and pull.lam:
-                away = torch._foreach_sub(mine, first(pull.anchor, still))
-                steps = torch._foreach_add(steps, away, alpha=pull.lam)
+            scale = [batch.order.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
+            if extra.lam:
+                away = [p - anchor for p, anchor in zip(mine, extra.anchor, strict=True)]
+                steps = torch._foreach_add(steps, torch._foreach_mul(away, scale), alpha=extra.lam)
+            if extra.correction is not None:
+                steps = torch._foreach_add(steps, torch._foreach_mul(first(extra.correction, still), scale))
             if local.weight_decay:
-                scale = [batch.order.lr_scale[:still].view(-1, *[1] * (p.ndim - 1)) for p in mine]
                 steps = torch._foreach_add(steps, torch._foreach_mul(mine, scale), alpha=local.weight_decay)
             if local.momentum:
                 moving = first(velocity, still)
