@@ -9,7 +9,7 @@ import torch
 
 from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
 from propfair.data.files import check_official, find
-from propfair.data.images import ImageSource
+from propfair.data.images import ImageSource, paper_protocol
 from propfair.data.pickles import StoredArray, read_pickle
 from propfair.errors import DataError
 
@@ -56,12 +56,7 @@ class Cifar10(ImageSource):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(
-            ("dirichlet", {"beta": 0.5, "min_samples": 300}),
-            10,
-            {"test": 0.2, "order": "per-class"},
-            model="resnet18-gn",
-        )
+        return paper_protocol(beta=0.5, num_clients=10)
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the batches into one array of bytes."""
@@ -101,12 +96,7 @@ class Cifar100(ImageSource):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(
-            ("dirichlet", {"beta": 0.1, "min_samples": 300}),
-            10,
-            {"test": 0.2, "order": "per-class"},
-            model="resnet18-gn",
-        )
+        return paper_protocol(beta=0.1, num_clients=10)
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Read the images into one array of bytes."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from propfair.data.base import ArrayExamples, Source
+from propfair.data.base import ArrayExamples, Protocol, Source
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class CropFlip:
         batch_index = torch.arange(count, device=batch.device).view(-1, 1, 1, 1)
         channel_index = torch.arange(channels, device=batch.device).view(1, -1, 1, 1)
         return padded[batch_index, channel_index, rows[:, None, :, None], columns[:, None, None, :]] + black
+
+
+def paper_protocol(beta: float, num_clients: int) -> Protocol:
+    """How the paper uses images: a Dirichlet partition, 80 % / 20 % of every class inside a client, ResNet-18."""
+    dealt = ("dirichlet", {"beta": beta, "min_samples": 300})
+    return Protocol(dealt, num_clients, {"test": 0.2, "order": "per-class"}, model="resnet18-gn")
 
 
 @dataclass(frozen=True, kw_only=True)

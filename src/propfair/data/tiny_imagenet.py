@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from propfair.data.base import SOURCES, ArrayExamples, Protocol, Remote
 from propfair.data.files import find, writable_folder
-from propfair.data.images import ImageSource
+from propfair.data.images import ImageSource, paper_protocol
 from propfair.errors import DataError, MissingExtraError
 from propfair.files import check_readable, replacing, write_text
 
@@ -59,12 +59,7 @@ class TinyImageNet(ImageSource):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(
-            ("dirichlet", {"beta": 0.05, "min_samples": 300}),
-            20,
-            {"test": 0.2, "order": "per-class"},
-            model="resnet18-gn",
-        )
+        return paper_protocol(beta=0.05, num_clients=20)
 
     def load(self, folder: Path | None = None) -> ArrayExamples:
         """Map the cache into memory, after making it if there is none that fits the files."""

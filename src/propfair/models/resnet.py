@@ -53,7 +53,7 @@ class ResNet18(_ResNet):
 
 @register("resnet10-gn")
 @dataclass(frozen=True)
-class ResNet10(_ResNet):
+class ResNet10(ResNet18):
     """The paper's network with one block per stage: 4,910,922 parameters for 10 classes.
 
     Args:
@@ -63,10 +63,6 @@ class ResNet10(_ResNet):
     """
 
     blocks = (1, 1, 1, 1)
-
-    width: int = 64
-    groups: int = 2
-    stem: Stem = "imagenet"
 
 
 @register("resnet20-gn")
