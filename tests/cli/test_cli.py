@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from propfair.algorithms.propfair import PropFair
+from propfair.registry import fields_of
 from propfair.runs.folder import RunFolder
 from propfair.runs.reading import read_run
 
@@ -60,7 +62,7 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path) -> None:
 def test_run_from_a_file_as_json(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[algorithm]\nname = "propfair"\nM = 3\n')
     result = said("run", "--config", "run.toml", *TINY, "--seed", "7", "-o", "here", cwd=tmp_path)
-    assert result["algorithm"] == "propfair(M=3.0, epsilon=0.2, variant=practical)"
+    assert result["algorithm"] == str(PropFair(M=3.0))
     assert result["folder"] == "here"
     assert len(result["accuracy"]["test"]) == 4
     assert RunFolder.open(tmp_path / "here").environment["seed"] == 7
@@ -126,8 +128,8 @@ def test_tuning_gives_every_contestant_as_many_trials_and_looks_at_the_test_spli
 def test_list_shows_options_and_who_sees_what(tmp_path: Path) -> None:
     listed = said("list", cwd=tmp_path)
     algorithms = {one["name"]: one for one in listed["algorithms"]}
-    assert algorithms["propfair"]["options"] == {"M": 5.0, "epsilon": 0.2, "variant": "practical"}
-    assert algorithms["propfair"]["privacy"] == "sums"
+    assert algorithms["propfair"]["options"] == fields_of(PropFair())
+    assert algorithms["propfair"]["privacy"] == "losses"
     assert {"digits", "synthetic"} <= {one["name"] for one in listed["data"]}
     assert {"logistic", "mlp", "cnn"} <= {one["name"] for one in listed["models"]}
     assert "inprocess" in {one["name"] for one in listed["engines"]}

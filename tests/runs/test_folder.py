@@ -19,7 +19,8 @@ TINY = ["model=logistic", "schedule.rounds=2", "schedule.eval_every=1", "data.nu
 
 
 def test_a_run_writes_everything_and_it_can_be_read_back(tmp_path: Path) -> None:
-    result = run(make_config({}, TINY), tmp_path / "one")
+    config = make_config({}, [*TINY, "algorithm=propfair", "algorithm.placement=step"])
+    result = run(config, tmp_path / "one")
     stored = RunFolder.open(tmp_path / "one")
     assert stored.status["state"] == "finished"
     assert stored.status["rounds"] == 2
@@ -30,7 +31,7 @@ def test_a_run_writes_everything_and_it_can_be_read_back(tmp_path: Path) -> None
     assert stored.clients["sizes"]["train"] == [sum(row) for row in stored.clients["train_labels"]]
     for name, tensor in result.model.state_dict().items():
         assert torch.equal(stored.model()[name], tensor)
-    assert make_config({}, TINY).to_toml() == stored.config_text
+    assert config.to_toml() == stored.config_text
     assert not list((tmp_path / "one").glob(".*"))
     assert not (tmp_path / "one" / "checkpoints").exists()
     assert pq.read_table(tmp_path / "one" / "records.parquet").num_rows == result.records.num_rows

@@ -35,7 +35,7 @@ def test_every_run_has_a_csv_file_of_its_curves(tmp_path: Path) -> None:
     assert found[4, "test/accuracy/worst10"] == result.summary().worst10
     assert (3, "test/loss/mean") in found
     assert (2, "test/loss/mean") not in found  # evaluated every three rounds, and at the end
-    assert {number for number, name in found if name == "round/past_threshold"} == {1, 2, 3, 4}
+    assert {number for number, name in found if name == "round/M"} == {1, 2, 3, 4}
 
 
 def test_the_csv_file_forgets_rounds_that_are_run_again(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from propfair.data import SOURCES, synthetic
+from propfair.data import SOURCES, ArrayExamples, synthetic
 from propfair.errors import ConfigError, MissingExtraError
 from propfair.federation.federation import federate
 from propfair.federation.partition import PARTITIONERS, Natural
@@ -82,3 +82,20 @@ def test_every_source_has_a_usable_protocol(name: str) -> None:
     assert protocol.model in MODELS.names()
     assert PARTITIONERS.make(*protocol.partition).name == protocol.partition[0]
     assert protocol.num_clients is None or protocol.num_clients >= 2
+
+
+def test_offices_with_an_old_scanner_see_the_same_digits_mirrored_and_pale() -> None:
+    offices = SOURCES.make("offices").load(None)
+    plain = SOURCES.make("offices", {"num_old": 0}).load(None)
+    assert isinstance(offices, ArrayExamples)
+    assert isinstance(plain, ArrayExamples)
+    x, new = offices.x, plain.x
+    assert offices.user is not None
+    old = offices.user < 2
+    assert torch.equal(x[old], new[old].flip(-1) / 2)
+    assert torch.equal(x[~old], new[~old])
+    assert torch.equal(offices.y, plain.y)
+    assert offices.user_names[1:3] == ("old scanner 1", "office 2")
+    assert offices.user.bincount().tolist() == [150] * 9 + [149] * 3
+    with pytest.raises(ConfigError, match="num_old"):
+        SOURCES.make("offices", {"num_old": 13})

@@ -1,8 +1,9 @@
 """Alpha-fairness on utilities (Mo and Walrand, 2000)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from propfair.algorithms.base import Advice, Presets, register
 from propfair.algorithms.propfair import PropFair
@@ -50,6 +51,10 @@ class AlphaFair(PropFair):
     @property
     def fairness(self) -> float:
         return self.alpha
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"alpha": (0.5, 2.0, 5.0)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

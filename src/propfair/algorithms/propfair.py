@@ -130,7 +130,7 @@ class PropFair(Algorithm):
 
     @classmethod
     def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "normalise" in options:
+        if "normalise" in options or "epsilon" not in options:
             return options
         words = {"auto": "schedule", "client": "step"}
         renamed = {key: words.get(value, value) if isinstance(value, str) else value for key, value in options.items()}
@@ -141,6 +141,10 @@ class PropFair(Algorithm):
     def fairness(self) -> float:
         """The alpha of alpha-fairness."""
         return 1.0
+
+    @property
+    def tried(self) -> Mapping[str, tuple[Any, ...]]:
+        return {} if isinstance(self.M, str) else {"M": (2.0, 3.0, 5.0)}
 
     @property
     def needs(self) -> Needs:

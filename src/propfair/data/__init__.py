@@ -7,6 +7,7 @@ from propfair.data.fashion_mnist import FashionMnist
 from propfair.data.form_fields import FormFields
 from propfair.data.images import CropFlip, ImageSource
 from propfair.data.lazy import LazyExamples
+from propfair.data.offices import Offices
 from propfair.data.own import Own
 from propfair.data.shakespeare import Shakespeare
 from propfair.data.synthetic import Synthetic
@@ -25,6 +26,7 @@ __all__ = [
     "FormFields",
     "ImageSource",
     "LazyExamples",
+    "Offices",
     "Own",
     "Protocol",
     "Remote",
