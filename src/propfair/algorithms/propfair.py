@@ -143,10 +143,6 @@ class PropFair(Algorithm):
         return 1.0
 
     @property
-    def tried(self) -> Mapping[str, tuple[Any, ...]]:
-        return {} if isinstance(self.M, str) else {"M": (2.0, 3.0, 5.0)}
-
-    @property
     def needs(self) -> Needs:
         return {"server": Needs.LOSS, "update": Needs.OWN_LOSS, "step": Needs.NOTHING}[self.placement]
 
