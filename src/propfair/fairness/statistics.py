@@ -6,9 +6,9 @@ worst and best clients by counting. All of it is a pure function of the table, s
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,36 +111,24 @@ def summarize(
         blank = {field.name: math.nan for field in dataclasses.fields(ClientStatistics)}
         return ClientStatistics(**{**blank, "num_clients": 0, "num_excluded": num_excluded})  # type: ignore[arg-type]
     with np.errstate(invalid="ignore", over="ignore"):  # a diverged client (inf) gives inf and NaN, not a crash
-        weighted_mean = float(p @ x)
-        quantile10, quantile25, median, quantile75, quantile90 = np.quantile(x, [0.1, 0.25, 0.5, 0.75, 0.9]).tolist()
-        return ClientStatistics(
-            num_clients=x.size,
-            num_excluded=num_excluded,
-            mean=float(x.mean()),
-            weighted_mean=weighted_mean,
-            std=_std(x, ddof),
-            weighted_std=float(np.sqrt(p @ (x - weighted_mean) ** 2)),
-            worst=float(x.min() if higher_is_better else x.max()),
-            worst10=worst_fraction(x, 0.1, higher_is_better=higher_is_better),
-            worst20=worst_fraction(x, 0.2, higher_is_better=higher_is_better),
-            worst30=worst_fraction(x, 0.3, higher_is_better=higher_is_better),
-            best=float(x.max() if higher_is_better else x.min()),
-            best10=best_fraction(x, 0.1, higher_is_better=higher_is_better),
-            best20=best_fraction(x, 0.2, higher_is_better=higher_is_better),
-            best30=best_fraction(x, 0.3, higher_is_better=higher_is_better),
-            quantile10=quantile10,
-            quantile25=quantile25,
-            median=median,
-            quantile75=quantile75,
-            quantile90=quantile90,
-            variance_of_percent=_variance_of_percent(x, unit),
-            jain=jain_index(x),
-            gini=gini_index(x),
-            entropy=share_entropy(x),
-            cosine=cosine_to_equality(x),
-            nash_welfare=nash_welfare(x),
-            weighted_nash_welfare=nash_welfare(x, p),
-        )
+        numbers = {name: formula(_Table(x, p, higher_is_better)) for name, formula in _FORMULAS.items()}
+    numbers |= {"std": _std(x, ddof), "variance_of_percent": _variance_of_percent(x, unit)}
+    return ClientStatistics(x.size, num_excluded, **numbers)
+
+
+def statistic(
+    name: str, values: npt.ArrayLike, weights: npt.ArrayLike | None = None, *, higher_is_better: bool = True
+) -> float:
+    """One statistic of `summarize` by its name, without the others.
+
+    >>> statistic("worst10", [0.6, 0.5, 0.4])
+    0.4
+    """
+    if name not in _FORMULAS:
+        raise ConfigError(f"there is no statistic {name!r}. There are: {', '.join(STATISTICS)}.")
+    x, p, _ = _clean(values, weights)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _FORMULAS[name](_Table(x, p, higher_is_better)) if x.size else math.nan
 
 
 def worst_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = True) -> float:
@@ -301,3 +289,67 @@ def _variance_of_percent(x: FloatArray, unit: Unit) -> float:
     if not ((percent >= 0) & (percent <= 100 * (1 + 1e-9))).all():
         return math.nan
     return float(percent.var())
+
+
+class _Table(NamedTuple):
+    """Values of clients that have one, their weights (sum 1), and which way is better."""
+
+    x: FloatArray
+    p: FloatArray
+    higher_is_better: bool
+
+
+def _weighted_std(table: _Table) -> float:
+    return float(np.sqrt(table.p @ (table.x - table.p @ table.x) ** 2))
+
+
+def _worst(k: float) -> Callable[[_Table], float]:
+    return lambda table: worst_fraction(table.x, k, higher_is_better=table.higher_is_better)
+
+
+def _best(k: float) -> Callable[[_Table], float]:
+    return lambda table: best_fraction(table.x, k, higher_is_better=table.higher_is_better)
+
+
+def _quantile(q: float) -> Callable[[_Table], float]:
+    return lambda table: float(np.quantile(table.x, q))
+
+
+_FORMULAS: dict[str, Callable[[_Table], float]] = {
+    "mean": lambda table: float(table.x.mean()),
+    "weighted_mean": lambda table: float(table.p @ table.x),
+    "std": lambda table: _std(table.x, 0),
+    "weighted_std": _weighted_std,
+    "worst": lambda table: float(table.x.min() if table.higher_is_better else table.x.max()),
+    "worst10": _worst(0.1),
+    "worst20": _worst(0.2),
+    "worst30": _worst(0.3),
+    "best": lambda table: float(table.x.max() if table.higher_is_better else table.x.min()),
+    "best10": _best(0.1),
+    "best20": _best(0.2),
+    "best30": _best(0.3),
+    "quantile10": _quantile(0.1),
+    "quantile25": _quantile(0.25),
+    "median": _quantile(0.5),
+    "quantile75": _quantile(0.75),
+    "quantile90": _quantile(0.9),
+    "variance_of_percent": lambda table: _variance_of_percent(table.x, "fraction"),
+    "jain": lambda table: jain_index(table.x),
+    "gini": lambda table: gini_index(table.x),
+    "entropy": lambda table: share_entropy(table.x),
+    "cosine": lambda table: cosine_to_equality(table.x),
+    "nash_welfare": lambda table: nash_welfare(table.x),
+    "weighted_nash_welfare": lambda table: nash_welfare(table.x, table.p),
+}
+STATISTICS = tuple(_FORMULAS)  # what `summarize` returns, but for the two counts
+SPREADS = frozenset({"std", "weighted_std", "variance_of_percent", "gini"})  # less is better, whatever is measured
+EQUALITIES = frozenset({"jain", "entropy", "cosine"})  # more is better, whatever is measured
+
+
+def more_is_better(name: str, *, higher_is_better: bool) -> bool:
+    """Which way a statistic is better, for values of which more is better or not.
+
+    >>> more_is_better("std", higher_is_better=True), more_is_better("worst10", higher_is_better=True)
+    (False, True)
+    """
+    return name not in SPREADS and (name in EQUALITIES or higher_is_better)
