@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import ROOT
-from propfair.fairness import Evidence, certificate_evidence, difference_evidence, statistic, statistic_evidence
+from propfair.fairness import Evidence, certificate_evidence, difference_evidence, statistic_evidence
 from propfair.fairness.intervals import Over
-from propfair.fairness.noise import Answers
+from propfair.fairness.statistics import statistics_of_rows
 
 PAGE = ROOT / "docs" / "statistics.md"
 SEEDS = (2, 3, 5, 10)
@@ -106,36 +106,38 @@ class Number:
 
     Attributes:
         name: in the table.
-        value: from accuracies [n] of A and B.
+        values: from accuracies [R, n] of A and B.
         evidence: from what a user has.
         of_population: its truth is the value on all examples; else it is the mean over test sets of this size.
         reference: A must not leave a client at 0.
     """
 
     name: str
-    value: Callable[[Floats, Floats], float]
+    values: Callable[[Floats, Floats], Floats]
     evidence: Callable[[Case], Evidence]
     of_population: bool
     reference: bool = False
 
 
 def _statistic(label: str, name: str | int, of_population: bool = False, kept: bool = True) -> Number:
-    def value(a: Floats, b: Floats) -> float:
-        return float(a[name]) if isinstance(name, int) else statistic(name, a)
+    def values(a: Floats, _: Floats) -> Floats:
+        return a[:, name] if isinstance(name, int) else _rows(name, a)
 
     def evidence(case: Case) -> Evidence:
         return statistic_evidence(case.a, name, sizes=case.sizes, answers=case.right if kept else None)
 
-    return Number(label, value, evidence, of_population)
+    return Number(label, values, evidence, of_population)
 
 
 def _difference(label: str, name: str, of_population: bool = False, kept: bool = True) -> Number:
     def evidence(case: Case) -> Evidence:
-        second, first = (statistic_evidence(x, name, sizes=case.sizes) for x in (case.b, case.a))
-        known = Answers.of(case.right_b, case.sizes), Answers.of(case.right, case.sizes)
-        return difference_evidence(second, first, known if kept else None)
+        second, first = (
+            statistic_evidence(values, name, sizes=case.sizes, answers=right if kept else None)
+            for values, right in ((case.b, case.right_b), (case.a, case.right))
+        )
+        return difference_evidence(second, first)
 
-    return Number(label, lambda a, b: statistic(name, b) - statistic(name, a), evidence, of_population)
+    return Number(label, lambda a, b: _rows(name, b) - _rows(name, a), evidence, of_population)
 
 
 def _certificate(label: str, kept: bool = True) -> Number:
@@ -143,7 +145,7 @@ def _certificate(label: str, kept: bool = True) -> Number:
         known = (case.right_b, case.right) if kept else None
         return certificate_evidence(case.b, case.a, "uniform", total=case.sizes, answers=known)
 
-    return Number(label, lambda a, b: float((b / a - 1).mean()), evidence, of_population=True, reference=True)
+    return Number(label, lambda a, b: (b / a - 1).mean(axis=-1), evidence, of_population=True, reference=True)
 
 
 NUMBERS = (
@@ -194,7 +196,7 @@ def coverage(
                 covered[place] += interval.low - 1e-12 <= truth <= interval.high + 1e-12
                 tried[place] += 1
     enough = tried >= replicates / 5
-    return np.where(enough, covered / np.maximum(tried, 1), np.nan).tolist()
+    return [float(share) for share in np.where(enough, covered / np.maximum(tried, 1), np.nan)]
 
 
 def _scenes(
@@ -232,8 +234,13 @@ def _expected(world: World) -> tuple[Answered, Answered]:
 def _truth(number: Number, answered: Answered) -> float:
     """The mean over all test sets and seeds."""
     a, b = (accuracy.reshape(-1, accuracy.shape[-1]) for accuracy in answered.accuracies())
-    rows = zip(a, b, strict=True)
-    return float(np.mean([number.value(x, y) for x, y in rows if not number.reference or (x > 0).all()]))
+    defined = (a > 0).all(axis=-1) if number.reference else np.full(len(a), True)
+    return float(number.values(a[defined], b[defined]).mean())
+
+
+def _rows(name: str, accuracies: Floats) -> Floats:
+    n = accuracies.shape[-1]
+    return statistics_of_rows(name, accuracies, np.full(n, 1 / n))
 
 
 def _expit(x: Floats) -> Floats:

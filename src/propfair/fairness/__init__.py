@@ -68,7 +68,7 @@ from propfair.fairness.certificate import (
 from propfair.fairness.differences import Differences, compare_statistic, holm
 from propfair.fairness.evidence import certificate_evidence, difference_evidence, statistic_evidence
 from propfair.fairness.examples import afl_failure, nash_example
-from propfair.fairness.intervals import Evidence, Interval, Noise
+from propfair.fairness.intervals import Evidence, Interval
 from propfair.fairness.joining import Joining, joining
 from propfair.fairness.means import (
     MEANS,
@@ -83,6 +83,7 @@ from propfair.fairness.means import (
     ProportionalMean,
     TiltedMean,
 )
+from propfair.fairness.noise import Noise
 from propfair.fairness.pictures import example_afl_failure, example_nash
 from propfair.fairness.statistics import (
     STATISTICS,

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
-from propfair.fairness.arrays import FloatArray, vector
+from propfair.fairness.arrays import FloatArray
 from propfair.fairness.evidence import Statistic, difference_evidence, statistic_evidence
-from propfair.fairness.intervals import Evidence, Noise, Over
-from propfair.fairness.noise import Answers
+from propfair.fairness.intervals import Evidence, Over
+from propfair.fairness.noise import Answers, Noise
 from propfair.fairness.statistics import more_is_better
 
 Tables = Mapping[str, Mapping[int, npt.ArrayLike]]  # algorithm -> seed -> one value per client
@@ -138,25 +138,20 @@ def compare_statistic(
 
     whole = [
         statistic_evidence(
-            np.stack(list(row.values())), statistic, weights=weights, sizes=sizes, higher_is_better=higher_is_better
+            np.stack(list(row.values())), statistic, weights=weights, sizes=sizes,
+            answers=None if answers is None else np.stack([np.asarray(answers[name][seed]) for seed in row]),
+            higher_is_better=higher_is_better,
         )
-        for row in rows
-    ]
+        for name, row in zip(names, rows, strict=True)
+    ]  # fmt: skip
     pairs = {}
     for a, b in combinations(range(len(names)), 2):
         first, second = _paired_seeds(rows[a], rows[b])
-        if not first:
-            continue
-        same = all(np.array_equal(rows[a][s], rows[b][t], equal_nan=True) for s, t in zip(first, second, strict=True))
-        known = None
-        if answers is not None and sizes is not None:
-            size, own, other = vector("sizes", sizes), answers[names[a]], answers[names[b]]
-            known = (
-                Answers.of(np.stack([np.asarray(own[seed]) for seed in first]), size),
-                Answers.of(np.stack([np.asarray(other[seed]) for seed in second]), size),
-            )
-        ends = _chosen(whole[a], list(rows[a]), first), _chosen(whole[b], list(rows[b]), second)
-        pairs[a, b] = difference_evidence(*ends, known, same=same)
+        if first:
+            matched = zip(first, second, strict=True)
+            same = all(np.array_equal(rows[a][s], rows[b][t], equal_nan=True) for s, t in matched)
+            ends = _chosen(whole[a], list(rows[a]), first), _chosen(whole[b], list(rows[b]), second)
+            pairs[a, b] = difference_evidence(*ends, same=same)
     return _matrix(
         names, statistic, more_is_better(str(statistic), higher_is_better=higher_is_better), whole, pairs, level, over
     )
@@ -178,7 +173,11 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
 
 def _chosen(evidence: Evidence, seeds: list[int], chosen: list[int]) -> Evidence:
     """The evidence of some of the seeds; the noise of the test examples is that of all."""
-    return Evidence(evidence.by_seed[[seeds.index(seed) for seed in chosen]], evidence.step, evidence.find_noise)
+    rows = [seeds.index(seed) for seed in chosen]
+    answers = evidence.answers
+    if answers is not None:
+        answers = Answers(answers.values[rows], answers.sizes)
+    return Evidence(evidence.by_seed[rows], evidence.step, evidence.find_noise, answers, evidence.is_linear)
 
 
 def _paired_seeds(a: Mapping[int, FloatArray], b: Mapping[int, FloatArray]) -> tuple[list[int], list[int]]:

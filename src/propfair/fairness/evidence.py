@@ -28,9 +28,9 @@ import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, Shares, matrix, normalized_shares, vector
-from propfair.fairness.intervals import Evidence, Noise
-from propfair.fairness.noise import Answers, check_sizes, drawn_noise, linear_noise
-from propfair.fairness.statistics import EQUALITIES, SPREADS, statistic
+from propfair.fairness.intervals import Evidence
+from propfair.fairness.noise import Answers, Noise, check_sizes, drawn_noise, linear_noise
+from propfair.fairness.statistics import EQUALITIES, SPREADS, statistics_of_rows, tail_size
 
 Statistic = str | int  # a name of `summarize`, or the position of one client
 
@@ -58,46 +58,55 @@ def statistic_evidence(
     >>> evidence.interval(), evidence.interval("both").low < evidence.interval("seeds").low  # doctest: +ELLIPSIS
     (Interval(value=0.7666..., low=0.6949..., high=0.8383..., level=0.95, over='seeds', num_seeds=3, family=1), True)
     """
-    table, p, size = _table(values, weights, sizes, name)
-    by_seed = np.array([_value(row, name, p, higher_is_better) for row in table])
+    table, present, p, size = _table(values, weights, sizes, name)
+    by_seed = _by_row(table, name, p, higher_is_better)
     if size is None:
         return Evidence(by_seed)
     accuracy = table.mean(axis=0)
     is_accuracy = name not in SPREADS | EQUALITIES
+    is_linear = isinstance(name, int) or name in ("mean", "weighted_mean")
 
     def noise() -> Noise:
-        if isinstance(name, int) or name in ("mean", "weighted_mean"):
+        if is_linear:
             return linear_noise(accuracy, size, _weights(name, p))
-        value = partial(_value, name=name, p=p, higher_is_better=higher_is_better)
-        return drawn_noise(value, accuracy, size, is_accuracy=is_accuracy)
+        statistic = partial(_by_row, name=name, p=p, higher_is_better=higher_is_better)
+        uneven = not is_accuracy or str(name).endswith("nash_welfare")
+        df = max(1, accuracy.size - 1) if uneven else np.inf
+        return drawn_noise(statistic, accuracy, size, is_accuracy=is_accuracy, df=df)
 
-    step = _step(name, accuracy, size, p, higher_is_better)
+    slopes = _slopes_of(name, accuracy, size, p, higher_is_better)
+    step = float((np.abs(slopes) / size)[slopes != 0].mean()) if slopes.any() else 0.0
     bounds = (0.0, 1.0) if is_accuracy else (0.0, np.inf)
-    shared = 1.0 if answers is None or sizes is None else Answers.of(answers, vector("sizes", sizes)).shared
-    return Evidence(by_seed, step, noise, shared, bounds)
+    known = None
+    if answers is not None and sizes is not None:
+        known = _kept(answers, vector("sizes", sizes), present).weighted(slopes)
+    return Evidence(by_seed, step, noise, known, is_linear, bounds)
 
 
-def difference_evidence(
-    a: Evidence, b: Evidence, answers: tuple[Answers, Answers] | None = None, *, same: bool = False
-) -> Evidence:
+def difference_evidence(a: Evidence, b: Evidence, *, same: bool = False) -> Evidence:
     """The evidence on a - b, row by row the same seeds.
 
     Args:
         a: on the first number.
-        b: on the second number.
-        answers: of both models to the same examples. Without them, models are taken to be independent.
+        b: on the second number. Both are taken to be independent, given the seed, unless they are means and know their
+            answers to the same examples. (The worst clients of two models need not be the same ones.)
         same: both are of one model.
     """
     if a.num_seeds != b.num_seeds:
         raise DataError(f"differences need one row for each of the same seeds; got {a.num_seeds} and {b.num_seeds}.")
     known = a.find_noise is not None and b.find_noise is not None
-    part, shared = 1.0, 1.0
-    if answers is not None:
-        first, second = answers
-        apart, together = first.variance + second.variance, first.minus(second)
-        part, shared = (together.variance / apart if apart > 0 else 1.0), together.shared
-    noise = (lambda: Noise(part * (a.noise.variance + b.noise.variance))) if known else None
-    return Evidence(a.by_seed - b.by_seed, max(a.step, b.step), noise, shared, same=same)
+    part, answers = 1.0, None
+    if a.answers is not None and b.answers is not None:
+        apart, answers = a.answers.variance + b.answers.variance, a.answers.minus(b.answers)
+        part = answers.variance / apart if apart > 0 and a.is_linear and b.is_linear else 1.0
+
+    def noise() -> Noise:
+        return Noise(part * (a.noise.variance + b.noise.variance), df=min(a.noise.df, b.noise.df))
+
+    return Evidence(
+        a.by_seed - b.by_seed, max(a.step, b.step), noise if known else None, answers, a.is_linear and b.is_linear,
+        same=same,
+    )  # fmt: skip
 
 
 def certificate_evidence(
@@ -138,11 +147,12 @@ def certificate_evidence(
         return Evidence(by_seed, same=same)
     size = vector("total", total, star.shape[1])
     check_sizes("total", size)
-    shared = 1.0
+    known = None
     if answers is not None:
         right, right_star = (Answers.of(one, size) for one in answers)
         both = Answers(right.values * right_star.values, size).by_client
-        shared = _certificate_answers(right, right_star, other, star, p, alpha).shared
+        by_u, by_star = _slopes(other, star, alpha)
+        known = right.weighted(p * by_u).minus(right_star.weighted(-p * by_star))
     counts = None if both is None else np.broadcast_to(matrix("both", both, star.shape[1]), star.shape)
     step = float((p / star.mean(axis=0) ** alpha / size).mean())
 
@@ -157,7 +167,7 @@ def certificate_evidence(
             most_bias=float(np.mean([one.most_bias for one in by_row])),
         )
 
-    return Evidence(by_seed, step, noise, shared, same=same)
+    return Evidence(by_seed, step, noise, known, same=same)
 
 
 def certificate_sums(u: FloatArray, u_star: FloatArray, p: FloatArray, alpha: float) -> FloatArray:
@@ -212,15 +222,6 @@ def _slopes(u: FloatArray, star: FloatArray, alpha: float) -> tuple[FloatArray, 
     return by_u, by_star
 
 
-def _certificate_answers(
-    right: Answers, right_star: Answers, u: FloatArray, star: FloatArray, p: FloatArray, alpha: float
-) -> Answers:
-    """What each test example adds to the certificate, to first order."""
-    counts = right.sizes.astype(np.int64)
-    by_u, by_star = (np.repeat(slope * p / right.sizes, counts, axis=1) for slope in _slopes(u, star, alpha))
-    return Answers(by_u * right.values + by_star * right_star.values, right.sizes)
-
-
 def _bias(u: FloatArray, star: FloatArray, agreed: FloatArray, alpha: float) -> FloatArray:
     """The second-order terms of f for one test example."""
     curvature = alpha * ((alpha + 1) * u / star + 1 - alpha) * star ** (-alpha - 1)
@@ -230,8 +231,8 @@ def _bias(u: FloatArray, star: FloatArray, agreed: FloatArray, alpha: float) -> 
 
 def _table(
     values: npt.ArrayLike, weights: npt.ArrayLike | None, sizes: npt.ArrayLike | None, name: Statistic
-) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-    """Values [S, m], weights [m] (sum 1) and sizes of the clients that have values."""
+) -> tuple[FloatArray, npt.NDArray[np.bool_], FloatArray, FloatArray | None]:
+    """Values [S, m] of the clients that have values, which they are [n], their weights [m] (sum 1) and sizes [m]."""
     table = np.atleast_2d(np.asarray(values, dtype=np.float64))
     if table.ndim != 2 or table.size == 0:
         raise DataError(f"values must have one row per seed and one column per client; got shape {table.shape}.")
@@ -243,17 +244,24 @@ def _table(
         present = ~np.isnan(table).all(axis=0)
     kept = matrix("values", table[:, present])
     p = np.ones(table.shape[1]) if weights is None else vector("weights", weights, table.shape[1])
+    p = normalized_shares(p[present], kept.shape[1])
     if sizes is None:
-        return kept, normalized_shares(p[present], kept.shape[1]), None
+        return kept, present, p, None
     size = vector("sizes", sizes, table.shape[1])[present]
     check_sizes("sizes", size)
     if kept.min() < 0 or kept.max() > 1:
         raise DataError("with sizes, values must be accuracies from 0 to 1. Leave sizes out for anything else.")
-    return kept, normalized_shares(p[present], kept.shape[1]), size
+    return kept, present, p, size
 
 
-def _value(row: FloatArray, name: Statistic, p: FloatArray, higher_is_better: bool) -> float:
-    return float(row[0]) if isinstance(name, int) else statistic(name, row, p, higher_is_better=higher_is_better)
+def _kept(answers: npt.ArrayLike, sizes: FloatArray, present: npt.NDArray[np.bool_]) -> Answers:
+    """The answers to the examples of some clients."""
+    every = Answers.of(answers, sizes)
+    return Answers(every.values[:, np.repeat(present, sizes.astype(np.int64))], sizes[present])
+
+
+def _by_row(rows: FloatArray, name: Statistic, p: FloatArray, higher_is_better: bool) -> FloatArray:
+    return rows[:, 0] if isinstance(name, int) else statistics_of_rows(name, rows, p, higher_is_better=higher_is_better)
 
 
 def _weights(name: Statistic, p: FloatArray) -> FloatArray:
@@ -261,16 +269,21 @@ def _weights(name: Statistic, p: FloatArray) -> FloatArray:
     return p if name == "weighted_mean" else np.full(p.size, 1 / p.size)
 
 
-def _step(name: Statistic, accuracy: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool) -> float:
-    """How far a statistic goes when one test example turns: on average over the clients that it looks at."""
+def _slopes_of(
+    name: Statistic, accuracy: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool
+) -> FloatArray:
+    """[n], about how far a statistic goes with each client's accuracy; as a mean would, for those not named here."""
     if isinstance(name, str) and name.startswith(("worst", "best")):
         share = float(name.removeprefix("worst").removeprefix("best") or 0) / 100
-        count = max(1, int(accuracy.size * share + 1e-9))
+        count = tail_size(accuracy.size, share)
         first = np.argsort(accuracy if name.startswith("worst") == higher_is_better else -accuracy, kind="stable")
-        return float((1 / size[first[:count]]).mean()) / count
+        return np.where(np.isin(np.arange(accuracy.size), first[:count]), 1 / count, 0.0)
     if isinstance(name, str) and name.endswith("nash_welfare"):
         weights = p if name.startswith("weighted") else _weights(name, p)
         least = np.maximum(accuracy, 1 / size)
-        welfare = float(np.exp(weights @ np.log(least)))
-        return welfare * (1.0 if (accuracy == 0).any() else float((weights / (size * least)).mean()))
-    return float((_weights(name, p) / size).mean())
+        slopes: FloatArray = np.exp(weights @ np.log(least)) * weights / least
+        return slopes
+    if name == "std" and accuracy.std() > 0:
+        deviations: FloatArray = (accuracy - accuracy.mean()) / (accuracy.size * accuracy.std())
+        return deviations
+    return _weights(name, p)

@@ -32,6 +32,7 @@ import numpy as np
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, vector
+from propfair.fairness.noise import Answers, Noise
 
 Over = Literal["seeds", "examples", "both", "nothing"]
 _LEFT_OUT = {
@@ -90,25 +91,6 @@ class Interval:
         return f"[{100 * self.low:+.2f} %, {100 * self.high:+.2f} %]"
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How far test examples alone may move a number.
-
-    Attributes:
-        variance: of the number, if the test examples are drawn again.
-        num_effective: for accuracies, the number m of examples in x (1 - x) / m that has this variance; None for
-            numbers that are no accuracies, whose variance is taken to be the same wherever the truth is.
-        continuity: half the distance of two values that the number can take, if it takes so few that it matters.
-        least_bias, most_bias: by how much the noise raises the number on average: bounds, equal if it is known.
-    """
-
-    variance: float
-    num_effective: float | None = None
-    continuity: float = 0.0
-    least_bias: float = 0.0
-    most_bias: float = 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """All that was measured of one number.
@@ -118,8 +100,9 @@ class Evidence:
         step: the change of the number when one test example turns, about; 0 if it is not known.
         find_noise: computes the noise of the test examples under one seed, when it is first asked for; None if it is
             not known.
-        shared: the part of that noise, from 0 to 1, that all seeds have in common. 1 is the most there can be, and
-            taken where it is not known.
+        answers: what each test example adds to the number, to first order; None if it is not known. They say how much
+            of the noise seeds, and models that are compared, have in common.
+        is_linear: the number is a weighted mean of accuracies, or a difference of such means.
         bounds: the least and the largest value there can be.
         same: the number compares a model with itself, so that it is 0 for certain.
     """
@@ -127,7 +110,8 @@ class Evidence:
     by_seed: FloatArray
     step: float = 0.0
     find_noise: Callable[[], Noise] | None = None
-    shared: float = 1.0
+    answers: Answers | None = None
+    is_linear: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
     same: bool = False
 
@@ -208,7 +192,7 @@ class Evidence:
             return 1.0
         if over == "nothing":
             return float(self.value == 0)
-        low, high = -745.0, 0.0  # of log alpha; exp(-745) is the least positive number
+        low, high = -230.0, 0.0  # of log alpha: below 1e-100 is 0
         if self._excludes_zero(low, over):
             return 0.0
         for _ in range(60):
@@ -230,9 +214,11 @@ class Evidence:
             width = student_quantile(alpha, size - 1) ** 2 * self.seed_variance / size
         if over == "seeds":
             return self.value - math.sqrt(width), self.value + math.sqrt(width)
-        part = self.shared if over == "both" else self.shared + (1 - self.shared) / self.num_seeds
-        squared = normal_quantile(alpha) ** 2 * part / times_examples
+        shared = 1.0 if self.answers is None else self.answers.shared  # 1 is the most there can be
+        part = shared if over == "both" else shared + (1 - shared) / self.num_seeds
         noise = self.noise
+        quantile = normal_quantile(alpha) if noise.df == math.inf else student_quantile(alpha, noise.df)
+        squared = quantile**2 * part / times_examples
         if noise.num_effective is None:
             half = math.sqrt(width + squared * noise.variance)
             low, high = noise.most_bias / times_examples + half, half - noise.least_bias / times_examples
@@ -247,7 +233,7 @@ class Evidence:
         return ends[0], ends[1]
 
 
-def student_quantile(alpha: float, df: int) -> float:
+def student_quantile(alpha: float, df: float) -> float:
     """Student's t that is exceeded, in absolute value, with probability alpha."""
     from scipy import special  # here, since it takes longer to import than all of the theory
 

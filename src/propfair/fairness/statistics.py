@@ -111,8 +111,8 @@ def summarize(
         blank = {field.name: math.nan for field in dataclasses.fields(ClientStatistics)}
         return ClientStatistics(**{**blank, "num_clients": 0, "num_excluded": num_excluded})  # type: ignore[arg-type]
     with np.errstate(invalid="ignore", over="ignore"):  # a diverged client (inf) gives inf and NaN, not a crash
-        numbers = {name: formula(_Table(x, p, higher_is_better)) for name, formula in _FORMULAS.items()}
-    numbers |= {"std": _std(x, ddof), "variance_of_percent": _variance_of_percent(x, unit)}
+        numbers = {name: float(formula(_Table(x, p, higher_is_better))) for name, formula in _FORMULAS.items()}
+        numbers |= {"std": _std(x, ddof), "variance_of_percent": float(_variance_of_percent(x, unit))}
     return ClientStatistics(x.size, num_excluded, **numbers)
 
 
@@ -124,11 +124,18 @@ def statistic(
     >>> statistic("worst10", [0.6, 0.5, 0.4])
     0.4
     """
+    x, p, _ = _clean(values, weights)
+    return float(statistics_of_rows(name, x, p, higher_is_better=higher_is_better)) if x.size else math.nan
+
+
+def statistics_of_rows(
+    name: str, rows: FloatArray, weights: FloatArray, *, higher_is_better: bool = True
+) -> FloatArray:
+    """One statistic of each row of [..., n], without NaN; weights [n] sum to 1."""
     if name not in _FORMULAS:
         raise ConfigError(f"there is no statistic {name!r}. There are: {', '.join(STATISTICS)}.")
-    x, p, _ = _clean(values, weights)
     with np.errstate(invalid="ignore", over="ignore"):
-        return _FORMULAS[name](_Table(x, p, higher_is_better)) if x.size else math.nan
+        return _FORMULAS[name](_Table(rows, weights, higher_is_better))
 
 
 def worst_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = True) -> float:
@@ -137,7 +144,8 @@ def worst_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = 
     >>> worst_fraction(range(20), 0.1)
     0.5
     """
-    return _tail_mean(values, k, lowest=higher_is_better)
+    x, _, _ = _clean(values)
+    return float(_tail_mean(x, k, lowest=higher_is_better)) if x.size else math.nan
 
 
 def best_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = True) -> float:
@@ -146,7 +154,8 @@ def best_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = T
     >>> best_fraction(range(20), 0.1)
     18.5
     """
-    return _tail_mean(values, k, lowest=not higher_is_better)
+    x, _, _ = _clean(values)
+    return float(_tail_mean(x, k, lowest=not higher_is_better)) if x.size else math.nan
 
 
 def jain_index(values: npt.ArrayLike) -> float:
@@ -189,10 +198,7 @@ def cosine_to_equality(values: npt.ArrayLike) -> float:
 def nash_welfare(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> float:
     """The geometric mean exp(sum p log x), p = 1/n by default. 0 if a value is 0, NaN if one is negative."""
     x, p, _ = _clean(values, weights)
-    if x.size == 0 or (x < 0).any():
-        return math.nan
-    x = x[p > 0]
-    return float(np.exp(p[p > 0] @ np.log(x))) if (x > 0).all() else 0.0
+    return float(_geometric_mean(x, p)) if x.size else math.nan
 
 
 @dataclass(frozen=True)
@@ -264,15 +270,25 @@ def _std(x: FloatArray, ddof: int) -> float:
     return float(x.std(ddof=ddof)) if x.size > ddof else math.nan
 
 
-def _tail_mean(values: npt.ArrayLike, k: float, *, lowest: bool) -> float:
+def _tail_mean(x: FloatArray, k: float, *, lowest: bool) -> FloatArray:
     if not 0 < k <= 1:
         raise ConfigError(f"k must be a fraction with 0 < k <= 1; got k={k}. Use 0.1 for 10 %.")
-    x, _, _ = _clean(values)
-    if x.size == 0:
-        return math.nan
-    count = max(1, math.floor(x.size * k + 1e-9))  # 1e-9: 100 * 0.29 is a hair below 29
-    ordered = np.sort(x)
-    return float((ordered[:count] if lowest else ordered[-count:]).mean())
+    count = tail_size(x.shape[-1], k)
+    ordered = np.sort(x, axis=-1)
+    mean: FloatArray = (ordered[..., :count] if lowest else ordered[..., -count:]).mean(axis=-1)
+    return mean
+
+
+def tail_size(num_clients: int, k: float) -> int:
+    """How many clients the worst fraction `k` has."""
+    return max(1, math.floor(num_clients * k + 1e-9))  # 1e-9: 100 * 0.29 is a hair below 29
+
+
+def _geometric_mean(x: FloatArray, p: FloatArray) -> FloatArray:
+    counted = x[..., p > 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.exp(np.log(counted) @ p[p > 0])
+    return np.where((x < 0).any(axis=-1), np.nan, means)
 
 
 def _shares(x: FloatArray) -> FloatArray | None:
@@ -284,62 +300,66 @@ def _shares(x: FloatArray) -> FloatArray | None:
     return shares
 
 
-def _variance_of_percent(x: FloatArray, unit: Unit) -> float:
+def _variance_of_percent(x: FloatArray, unit: Unit) -> FloatArray:
     percent = 100 * x if unit == "fraction" else x
-    if not ((percent >= 0) & (percent <= 100 * (1 + 1e-9))).all():
-        return math.nan
-    return float(percent.var())
+    known = ((percent >= 0) & (percent <= 100 * (1 + 1e-9))).all(axis=-1)
+    return np.where(known, percent.var(axis=-1), np.nan)
 
 
 class _Table(NamedTuple):
-    """Values of clients that have one, their weights (sum 1), and which way is better."""
+    """Values [..., n] of clients that have one, their weights [n] (sum 1), and which way is better."""
 
     x: FloatArray
     p: FloatArray
     higher_is_better: bool
 
 
-def _weighted_std(table: _Table) -> float:
-    return float(np.sqrt(table.p @ (table.x - table.p @ table.x) ** 2))
+Formula = Callable[[_Table], FloatArray]  # along the last axis
 
 
-def _worst(k: float) -> Callable[[_Table], float]:
-    return lambda table: worst_fraction(table.x, k, higher_is_better=table.higher_is_better)
+def _weighted_std(table: _Table) -> FloatArray:
+    mean = table.x @ table.p
+    deviation: FloatArray = np.sqrt((table.x - mean[..., None]) ** 2 @ table.p)
+    return deviation
 
 
-def _best(k: float) -> Callable[[_Table], float]:
-    return lambda table: best_fraction(table.x, k, higher_is_better=table.higher_is_better)
+def _tail(k: float, *, worst: bool) -> Formula:
+    return lambda table: _tail_mean(table.x, k, lowest=worst == table.higher_is_better)
 
 
-def _quantile(q: float) -> Callable[[_Table], float]:
-    return lambda table: float(np.quantile(table.x, q))
+def _quantile(q: float) -> Formula:
+    return lambda table: np.asarray(np.quantile(table.x, q, axis=-1))
 
 
-_FORMULAS: dict[str, Callable[[_Table], float]] = {
-    "mean": lambda table: float(table.x.mean()),
-    "weighted_mean": lambda table: float(table.p @ table.x),
-    "std": lambda table: _std(table.x, 0),
+def _row_by_row(index: Callable[[npt.ArrayLike], float]) -> Formula:
+    return lambda table: np.apply_along_axis(index, -1, table.x)
+
+
+_FORMULAS: dict[str, Formula] = {
+    "mean": lambda table: table.x.mean(axis=-1),
+    "weighted_mean": lambda table: table.x @ table.p,
+    "std": lambda table: table.x.std(axis=-1),
     "weighted_std": _weighted_std,
-    "worst": lambda table: float(table.x.min() if table.higher_is_better else table.x.max()),
-    "worst10": _worst(0.1),
-    "worst20": _worst(0.2),
-    "worst30": _worst(0.3),
-    "best": lambda table: float(table.x.max() if table.higher_is_better else table.x.min()),
-    "best10": _best(0.1),
-    "best20": _best(0.2),
-    "best30": _best(0.3),
+    "worst": lambda table: table.x.min(axis=-1) if table.higher_is_better else table.x.max(axis=-1),
+    "worst10": _tail(0.1, worst=True),
+    "worst20": _tail(0.2, worst=True),
+    "worst30": _tail(0.3, worst=True),
+    "best": lambda table: table.x.max(axis=-1) if table.higher_is_better else table.x.min(axis=-1),
+    "best10": _tail(0.1, worst=False),
+    "best20": _tail(0.2, worst=False),
+    "best30": _tail(0.3, worst=False),
     "quantile10": _quantile(0.1),
     "quantile25": _quantile(0.25),
     "median": _quantile(0.5),
     "quantile75": _quantile(0.75),
     "quantile90": _quantile(0.9),
     "variance_of_percent": lambda table: _variance_of_percent(table.x, "fraction"),
-    "jain": lambda table: jain_index(table.x),
-    "gini": lambda table: gini_index(table.x),
-    "entropy": lambda table: share_entropy(table.x),
-    "cosine": lambda table: cosine_to_equality(table.x),
-    "nash_welfare": lambda table: nash_welfare(table.x),
-    "weighted_nash_welfare": lambda table: nash_welfare(table.x, table.p),
+    "jain": _row_by_row(jain_index),
+    "gini": _row_by_row(gini_index),
+    "entropy": _row_by_row(share_entropy),
+    "cosine": _row_by_row(cosine_to_equality),
+    "nash_welfare": lambda table: _geometric_mean(table.x, np.full(table.p.size, 1 / table.p.size)),
+    "weighted_nash_welfare": lambda table: _geometric_mean(table.x, table.p),
 }
 STATISTICS = tuple(_FORMULAS)  # what `summarize` returns, but for the two counts
 SPREADS = frozenset({"std", "weighted_std", "variance_of_percent", "gini"})  # less is better, whatever is measured

@@ -23,7 +23,7 @@ TOLERANCE = 0.01  # a change of 1 % on average
 _MOST = 1000  # times the seeds: more is no plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Verdict:
     """What comparisons say of a model.
 
@@ -63,26 +63,39 @@ class Verdict:
         return math.ceil(self.more * interval.num_seeds)
 
     @property
-    def words(self) -> str:
-        """The verdict as a sentence: what every page and command prints."""
+    def finding(self) -> str:
+        """The verdict in a few words."""
+        if self.kind == "refuted":
+            return f"refuted by {self.decisive}"
+        if self.kind == "undecided":
+            return "undecided"
+        others = "this model" if self.num_distinct == 1 else f"these {self.num_distinct} models"
+        within = "" if self._exact else f" within {self._amount(self.tolerance)}"
+        return f"{self.fairness} against {others}{within}"
+
+    @property
+    def reason(self) -> str:
+        """The numbers behind it."""
         if not self.decisive:
-            return "undecided: there is no other model to compare with"
+            return "there is no other model to compare with"
         interval = self.intervals[self.decisive]
         if interval is None:
-            return (
-                f"undecided: one seed, and no count of test examples, so nothing is known of chance ({self.decisive})"
-            )
-        change = self._change(interval)
+            return f"one seed, and no count of test examples, so nothing is known of chance ({self.decisive})"
+        change = f"changes the clients by {self._change(interval)}"
         if self.kind == "refuted":
-            small = interval.high <= self.tolerance and interval.over != "nothing"
-            note = f", which is within the tolerance of {self._amount(self.tolerance)}" if small else ""
-            return f"refuted by {self.decisive}: it changes the clients by {change}{note}"
+            small = interval.high <= self.tolerance and not self._exact
+            return f"it {change}" + (f", within the tolerance of {self._amount(self.tolerance)}" if small else "")
         if self.kind == "fair":
-            others = "this model" if self.num_distinct == 1 else f"these {self.num_distinct} models"
-            within = "" if interval.over == "nothing" else f" within {self._amount(self.tolerance)}"
-            most = "" if self.num_distinct == 1 else "at most, "
-            return f"{self.fairness} against {others}{within}: {most}{self.decisive} changes the clients by {change}"
-        return f"undecided: {self.decisive} changes the clients by {change}; {self._way_out(interval)}"
+            return f"{'' if self.num_distinct == 1 else 'at most, '}{self.decisive} {change}"
+        return f"{self.decisive} {change}; {self._way_out(interval)}"
+
+    @property
+    def words(self) -> str:
+        """The verdict as a sentence: what every page and command prints."""
+        return f"{self.finding}: {self.reason}"
+
+    def __str__(self) -> str:
+        return self.words
 
     def as_dict(self) -> dict[str, object]:
         """All of it as plain lists and numbers, for JSON."""
@@ -97,6 +110,11 @@ class Verdict:
             "same": list(self.same),
             "seeds_to_decide": self.seeds_to_decide,
         }
+
+    @property
+    def _exact(self) -> bool:
+        interval = self.intervals.get(self.decisive)
+        return interval is not None and interval.over == "nothing"
 
     def _amount(self, value: float) -> str:
         return f"{100 * value:g} %" if self.alpha == 1 else f"{value:g}"
