@@ -10,7 +10,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ class World:
         return Answered(right, right_b, sizes.astype(np.float64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answered:
     """Which examples A and B get right, [R, S, N] each, and the clients' numbers of examples, [n]."""
 
@@ -83,6 +83,7 @@ class Answered:
     b: npt.NDArray[np.bool_]
     sizes: Floats
 
+    @cached_property
     def accuracies(self) -> tuple[Floats, Floats]:
         """Of A and of B, [R, S, n]."""
         starts = np.cumsum(np.concatenate([[0], self.sizes[:-1]])).astype(np.int64)
@@ -186,7 +187,7 @@ def coverage(
     rng = np.random.default_rng([seed, num_seeds, len(over)])
     covered, tried = np.zeros(len(numbers)), np.zeros(len(numbers))
     for answered, truths in _scenes(world, numbers, over, num_seeds, replicates, rng):
-        a, b = answered.accuracies()
+        a, b = answered.accuracies
         for row in range(len(a)):
             case = Case(a[row], b[row], answered.sizes, answered.a[row], answered.b[row])
             for place, (number, truth) in enumerate(zip(numbers, truths, strict=True)):
@@ -203,6 +204,11 @@ def _scenes(
     world: World, numbers: Sequence[Number], over: Over, num_seeds: int, replicates: int, rng: np.random.Generator
 ) -> Iterator[tuple[Answered, list[float]]]:
     """What is drawn again, and the truths; several test sets (or models) that are not drawn again, for an average."""
+    if over == "both":
+        truths = _expected(world)
+        drawn = world.draw(rng, num_seeds, replicates, fixed=False)
+        yield drawn, [_truth(number, truths[0 if number.of_population else 1]) for number in numbers]
+        return
     share = math.ceil(replicates / FIXED)
     for _ in range(FIXED):
         if over == "seeds":
@@ -210,7 +216,7 @@ def _scenes(
             shape = (share, num_seeds, many.a.shape[-1])
             drawn = Answered(many.a.reshape(shape), many.b.reshape(shape), many.sizes)
             yield drawn, [_truth(number, drawn) for number in numbers]
-        elif over == "examples":
+        else:
             state = rng.bit_generator.state
             drawn = world.draw(rng, 1, share, fixed=True)
             rng.bit_generator.state = state  # the same models again
@@ -218,10 +224,6 @@ def _scenes(
             rng.bit_generator.state = state
             sets = world.draw(rng, 1, 1000, fixed=True)
             yield drawn, [_truth(number, large if number.of_population else sets) for number in numbers]
-        else:
-            drawn = world.draw(rng, num_seeds, share, fixed=False)
-            truths = _expected(world)
-            yield drawn, [_truth(number, truths[0 if number.of_population else 1]) for number in numbers]
 
 
 @cache
@@ -233,7 +235,7 @@ def _expected(world: World) -> tuple[Answered, Answered]:
 
 def _truth(number: Number, answered: Answered) -> float:
     """The mean over all test sets and seeds."""
-    a, b = (accuracy.reshape(-1, accuracy.shape[-1]) for accuracy in answered.accuracies())
+    a, b = (accuracy.reshape(-1, accuracy.shape[-1]) for accuracy in answered.accuracies)
     defined = (a > 0).all(axis=-1) if number.reference else np.full(len(a), True)
     return float(number.values(a[defined], b[defined]).mean())
 
@@ -273,7 +275,7 @@ def _cell(share: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("--replicates", type=int, default=2000, help="intervals for each number of the table")
+    parser.add_argument("--replicates", type=int, default=1000, help="intervals for each number of the table")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page whose table is replaced")
     parser.add_argument("--dry-run", action="store_true", help="print the table, write nothing")
     given = parser.parse_args()

@@ -201,7 +201,7 @@ def _matrix(
         differences[a, b], differences[b, a] = found.value, -found.value
         num_seeds[a, b] = num_seeds[b, a] = found.num_seeds
         if (a, b) in keys:
-            interval = found.interval(over, level, max(1, len(first)))
+            interval = found.interval("nothing" if found.same else over, level, max(1, len(first)))
             low[a, b], high[a, b], low[b, a], high[b, a] = interval.low, interval.high, -interval.high, -interval.low
             p_values[a, b] = p_values[b, a] = 1.0 if found.same else raised[keys[a, b]]
             overs[a][b] = overs[b][a] = interval.over

@@ -104,7 +104,7 @@ class Evidence:
             of the noise seeds, and models that are compared, have in common.
         is_linear: the number is a weighted mean of accuracies, or a difference of such means.
         bounds: the least and the largest value there can be.
-        same: the number compares a model with itself, so that it is 0 for certain.
+        same: the number compares a model with itself, by all that is known: it is no comparison.
     """
 
     by_seed: FloatArray
@@ -169,7 +169,7 @@ class Evidence:
             )
         if not 0 < level < 1:
             raise ConfigError(f"level must be a fraction with 0 < level < 1; got level={level}. Use 0.95 for 95 %.")
-        if over == "nothing" or self.same:
+        if over == "nothing":
             low = high = self.value
         else:
             low, high = self._limits((1 - level) / family, over)
@@ -179,7 +179,7 @@ class Evidence:
     def foreseen(self, interval: Interval, more: float) -> tuple[float, float]:
         """The limits that an interval would have with `more` times the seeds (or examples), were all else the same."""
         alpha = (1 - interval.level) / interval.family
-        if self.same or interval.over == "nothing":
+        if interval.over == "nothing":
             return interval.low, interval.high
         if interval.over == "examples":
             return self._limits(alpha, "examples", times_examples=more)

@@ -170,17 +170,18 @@ def decide(
     same = tuple(name for name, evidence in found.items() if evidence.same)
     distinct = _distinct({name: evidence for name, evidence in found.items() if not evidence.same})
     family = max(1, len(set(distinct.values())))
-    intervals = {
-        name: None
-        if (over or evidence.over) is None and not evidence.same
-        else evidence.interval(over or evidence.over or "nothing", level, family)
-        for name, evidence in found.items()
-    }
+    intervals = {name: _interval(evidence, over, level, family) for name, evidence in found.items()}
     leaders = list(dict.fromkeys(distinct.values()))
     limits = {name: _limits(intervals[name]) for name in leaders}
     kind, decisive = _kind(limits, tolerance)
     more = _more(found, intervals, leaders, tolerance) if kind == "undecided" else None
     return Verdict(kind, decisive, intervals, same, len(leaders), tolerance, level, alpha, more)
+
+
+def _interval(evidence: Evidence, over: Over | None, level: float, family: int) -> Interval | None:
+    if evidence.same:
+        return evidence.interval("nothing", level)
+    return None if (over or evidence.over) is None else evidence.interval(over, level, family)
 
 
 def _distinct(found: Mapping[str, Evidence]) -> dict[str, str]:
