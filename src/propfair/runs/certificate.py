@@ -113,9 +113,9 @@ class Pair:
 
     def _answers(self, side: int, federation: Federation) -> NDArray[np.bool_]:
         """[S, N], which examples of the clients that take part a side's models get right."""
-        split = self.terms.utility.split
-        here = np.repeat(self.terms.present, federation.split(split).lengths.numpy())
-        return np.stack([self.terms.hits(pair[side])[here] for pair in self.runs])
+        right = np.stack([self.terms.hits(pair[side]) for pair in self.runs])
+        here = np.repeat(self.terms.present, federation.split(self.terms.utility.split).lengths.numpy())
+        return right[:, here]
 
 
 @dataclass(frozen=True, eq=False)
