@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.certificate import certificate
@@ -61,7 +62,8 @@ def test_seeds_are_one_model_and_pair_up(runs: dict[str, Run]) -> None:
     (interval,) = found.intervals
     assert interval is not None
     assert interval.over == "seeds"
-    assert min(values) - 1e-12 <= interval.low <= interval.high <= max(values) + 1e-12
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert (interval.low, interval.high) == pytest.approx((low, high))
 
 
 def test_uniform_weights_and_losses(runs: dict[str, Run]) -> None:

@@ -80,7 +80,7 @@ def test_seeds_that_differ_in_what_decides_no_result_are_one_group_everywhere(
     judged = judge(comparison, ACCURACY)
     assert isinstance(judged, Verdicts)
     assert judged.values[0, 1] == pytest.approx(found.certificate.values[0])
-    assert judged.words[0] == found.verdict
+    assert judged.words[0] == found.verdict.words
 
 
 def test_seeds_of_a_fine_tuned_model_are_one_group(tmp_path: Path) -> None:

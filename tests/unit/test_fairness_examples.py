@@ -112,7 +112,7 @@ def test_too_few_draws() -> None:
         afl_failure(num_draws=1)
 
 
-def test_the_theory_needs_numpy_only() -> None:
+def test_the_theory_imports_numpy_only() -> None:
     code = (
         "import sys, propfair.fairness\n"
         "print([name for name in ('torch', 'scipy', 'clarabel', 'matplotlib', 'pandas') if name in sys.modules])"

@@ -17,8 +17,8 @@ from propfair.fairness.means import (
     PowerMean,
     ProportionalMean,
     TiltedMean,
-    power_mean,
 )
+from propfair.fairness.power import power_mean
 
 relaxed = settings(deadline=None, max_examples=50)
 

@@ -17,7 +17,7 @@ def print_certificate(certified: Certified, picture: Path | None, output: Format
         print_json({**certified.as_dict(), "picture": None if picture is None else str(picture)})
         return
     found = certified.certificate
-    level = next((100 * interval.level for interval in certified.intervals if interval), 95)
+    level = 100 * certified.verdict.level
     rows = [
         [
             name, _percent(value), "-" if interval is None else str(interval), f"{int((changes > 0).sum())}",
@@ -27,13 +27,13 @@ def print_certificate(certified: Certified, picture: Path | None, output: Format
             found.names, found.values, certified.intervals, found.relative, strict=True
         )
     ]  # fmt: skip
-    over = {f"over {interval.over}" for interval in certified.intervals if interval}
+    over = {interval.source for interval in certified.intervals if interval}
     print_table(
         f"If the clients of {certified.reference.label} were served by another model ({certified.utility})",
         ["model", "change", f"{level:g} % interval", "gain", "lose", "most lost", "most gained"],
         rows,
         caption=f"change: sum of p (u - u*) / u*{'' if found.alpha == 1 else f'^{found.alpha:g}'}"
-        + (f"; intervals {' and '.join(sorted(over))}" if over else ""),
+        + (f"; intervals {' and '.join(sorted(over))}, all at once" if over else ""),
     )
     if len(certified.clients) <= _SHOWN_CLIENTS and len(found.names) <= _SHOWN_MODELS:
         print_table(

@@ -1,4 +1,4 @@
-"""The theory of fair federated learning as functions of numbers: no models, no training, numpy only.
+"""The theory of fair federated learning as functions of numbers: no models, no training, no files.
 
 Everything starts from one number per client.
 
@@ -18,10 +18,12 @@ that depend on the losses. `dual_weights` are those weights: PropFair looks hard
 
 **Is a model proportionally fair?** Not if another one improves its clients by a larger share than it costs others:
 
->>> certificate({"other": [0.6, 0.5, 0.4]}, u_star=[0.5, 0.5, 0.5], shares=shares).verdict()
-'not proportionally fair: other changes the clients by +6.00 % on average'
+>>> certificate({"other": [0.6, 0.5, 0.4]}, u_star=[0.5, 0.5, 0.5], shares=shares).verdict().words
+'refuted by other: it changes the clients by +6.00 % on average (numbers taken as exact)'
 
-`interval_over_examples` and `interval_over_seeds` say how much of that may be chance.
+**How surely?** `certificate_evidence` and `decide` take chance into account: intervals over seeds, over test examples
+or over both, for all models at once. `compare_statistic` says which algorithm is ahead of which, `joining` who gains by
+taking part at all.
 
 **What would be fair?** The Nash bargaining solution, over models and their mixtures or over half-spaces
 (needs `propfair[solvers]`):
@@ -58,12 +60,16 @@ from propfair.fairness.bounds import (
 )
 from propfair.fairness.certificate import (
     Certificate,
-    Interval,
     certificate,
+    interval_over_both,
     interval_over_examples,
     interval_over_seeds,
 )
+from propfair.fairness.differences import Differences, compare_statistic, holm
+from propfair.fairness.evidence import certificate_evidence, difference_evidence, statistic_evidence
 from propfair.fairness.examples import afl_failure, nash_example
+from propfair.fairness.intervals import Evidence, Interval
+from propfair.fairness.joining import Joining, joining
 from propfair.fairness.means import (
     MEANS,
     AlphaFairMean,
@@ -77,19 +83,25 @@ from propfair.fairness.means import (
     ProportionalMean,
     TiltedMean,
 )
+from propfair.fairness.noise import Noise
 from propfair.fairness.pictures import example_afl_failure, example_nash
 from propfair.fairness.statistics import (
+    STATISTICS,
     ClientStatistics,
     MeanStd,
     best_fraction,
     over_seeds,
+    statistic,
     summarize,
     summarize_seeds,
     worst_fraction,
 )
+from propfair.fairness.verdict import TOLERANCE, Verdict, decide
 
 __all__ = [
     "MEANS",
+    "STATISTICS",
+    "TOLERANCE",
     "AlphaFairMean",
     "ArithmeticMean",
     "BargainingError",
@@ -100,35 +112,49 @@ __all__ = [
     "Constants",
     "Constraint",
     "ConvergenceBound",
+    "Differences",
     "DualMean",
     "Equivalence",
+    "Evidence",
     "GeneralizedMean",
     "HalfSpaces",
     "HuberizedMean",
     "Hull",
     "Interval",
+    "Joining",
     "Maximum",
     "MeanStd",
+    "Noise",
     "PowerMean",
     "ProportionalMean",
     "StepSizeLimits",
     "TiltedMean",
     "UtilitySet",
+    "Verdict",
     "afl_failure",
     "bargaining_weights",
     "best_fraction",
     "certificate",
+    "certificate_evidence",
     "check_equivalence",
+    "compare_statistic",
+    "decide",
+    "difference_evidence",
     "example_afl_failure",
     "example_nash",
     "fedavg_bound",
+    "holm",
+    "interval_over_both",
     "interval_over_examples",
     "interval_over_seeds",
+    "joining",
     "nadir_point",
     "nash_bargaining",
     "nash_example",
     "over_seeds",
     "propfair_bound",
+    "statistic",
+    "statistic_evidence",
     "summarize",
     "summarize_seeds",
     "worst_fraction",

@@ -321,10 +321,8 @@ def _newton_target(form: _Form, p: FloatArray, d: FloatArray, gains: FloatArray)
 
 def _linear_program(cost: FloatArray, form: _Form) -> FloatArray:
     """The x of the form that has the least cost'x."""
-    try:
-        from scipy.optimize import linprog
-    except ImportError as error:
-        raise MissingExtraError("Nash bargaining", "solvers") from error
+    from scipy.optimize import linprog  # here: it takes longer to import than the theory
+
     result = linprog(cost, A_ub=form.A, b_ub=form.b, A_eq=form.E, b_eq=form.e, bounds=(None, None), method="highs")
     if result.status == 2:
         raise DataError(
@@ -336,9 +334,10 @@ def _linear_program(cost: FloatArray, form: _Form) -> FloatArray:
 
 
 def _solvers() -> tuple[Any, Any]:
+    from scipy import sparse
+
     try:
         import clarabel
-        from scipy import sparse
     except ImportError as error:
         raise MissingExtraError("Nash bargaining", "solvers") from error
     return clarabel, sparse

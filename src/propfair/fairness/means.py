@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, Shares, normalized_shares, vector
+from propfair.fairness.power import log, log_mean_exp, log_power_mean, power_mean, utility
 
 TOLERANCE = 1e-9
 
@@ -162,7 +163,7 @@ class PowerMean(DualMean):
         return float(((self.q + 1) * y) ** (1 / (self.q + 1)))
 
     def log_slope(self, t: FloatArray) -> FloatArray:
-        return self.q * _log(t) if self.q > 0 else np.zeros_like(t)
+        return self.q * log(t) if self.q > 0 else np.zeros_like(t)
 
     def constraints(self, weights: npt.ArrayLike, shares: Shares) -> tuple[Constraint, ...]:
         w, p = _weights(weights, shares)
@@ -255,7 +256,7 @@ class TiltedMean(DualMean):
         return float(weights[some] @ np.log(weights[some] / p[some])) / self.alpha
 
     def _mean(self, f: FloatArray, p: FloatArray) -> float:
-        return _log_mean_exp(self.alpha * f, p) / self.alpha
+        return log_mean_exp(self.alpha * f, p) / self.alpha
 
     def _require_convex(self) -> None:
         if self.alpha < 0:
@@ -306,7 +307,7 @@ class AlphaFairMean(DualMean):
 
     def _mean(self, f: FloatArray, p: FloatArray) -> float:
         logs = np.log1p(-f / self.M)  # of u / M; keeps its digits when M is huge
-        return -self.M * math.expm1(_log_power_mean(logs, p, 1 - self.alpha))
+        return -self.M * math.expm1(log_power_mean(logs, p, 1 - self.alpha))
 
 
 @dataclass(frozen=True)
@@ -359,41 +360,6 @@ MEANS: dict[str, type[GeneralizedMean]] = {
     "propfair": ProportionalMean,
     "alpha-fair": AlphaFairMean,
 }
-
-
-def utility(u: FloatArray, alpha: float) -> FloatArray:
-    """phi_alpha(u) = log u for alpha = 1, else u^(1-alpha) / (1-alpha): what alpha-fairness adds up (eq. 2.8)."""
-    values: FloatArray = np.log(u) if alpha == 1 else u ** (1 - alpha) / (1 - alpha)
-    return values
-
-
-def power_mean(x: FloatArray, p: FloatArray, order: float) -> float:
-    """(sum p x^order)^(1/order) of x >= 0; the geometric mean for order 0, extremes for orders +-inf.
-
-    One formula for all finite orders: it neither overflows for large ones nor cancels near 0.
-    """
-    if order == math.inf:
-        return float(x.max())
-    if order == -math.inf or (order <= 0 and (x == 0).any()):
-        return float(x.min())
-    if not x.any():
-        return 0.0
-    return math.exp(_log_power_mean(_log(x), p, order))
-
-
-def _log_power_mean(logs: FloatArray, p: FloatArray, order: float) -> float:
-    return float(p @ logs) if order == 0 else _log_mean_exp(order * logs, p) / order
-
-
-def _log_mean_exp(y: FloatArray, p: FloatArray) -> float:
-    """The logarithm of sum p exp(y) with sum p = 1, exact for small and for large y."""
-    top = float(y.max())
-    return top + math.log1p(float(p @ np.expm1(y - top)))
-
-
-def _log(x: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore"):
-        return np.log(x)
 
 
 def _weights(weights: npt.ArrayLike, shares: Shares) -> tuple[FloatArray, FloatArray]:

@@ -6,9 +6,9 @@ worst and best clients by counting. All of it is a pure function of the table, s
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,36 +111,31 @@ def summarize(
         blank = {field.name: math.nan for field in dataclasses.fields(ClientStatistics)}
         return ClientStatistics(**{**blank, "num_clients": 0, "num_excluded": num_excluded})  # type: ignore[arg-type]
     with np.errstate(invalid="ignore", over="ignore"):  # a diverged client (inf) gives inf and NaN, not a crash
-        weighted_mean = float(p @ x)
-        quantile10, quantile25, median, quantile75, quantile90 = np.quantile(x, [0.1, 0.25, 0.5, 0.75, 0.9]).tolist()
-        return ClientStatistics(
-            num_clients=x.size,
-            num_excluded=num_excluded,
-            mean=float(x.mean()),
-            weighted_mean=weighted_mean,
-            std=_std(x, ddof),
-            weighted_std=float(np.sqrt(p @ (x - weighted_mean) ** 2)),
-            worst=float(x.min() if higher_is_better else x.max()),
-            worst10=worst_fraction(x, 0.1, higher_is_better=higher_is_better),
-            worst20=worst_fraction(x, 0.2, higher_is_better=higher_is_better),
-            worst30=worst_fraction(x, 0.3, higher_is_better=higher_is_better),
-            best=float(x.max() if higher_is_better else x.min()),
-            best10=best_fraction(x, 0.1, higher_is_better=higher_is_better),
-            best20=best_fraction(x, 0.2, higher_is_better=higher_is_better),
-            best30=best_fraction(x, 0.3, higher_is_better=higher_is_better),
-            quantile10=quantile10,
-            quantile25=quantile25,
-            median=median,
-            quantile75=quantile75,
-            quantile90=quantile90,
-            variance_of_percent=_variance_of_percent(x, unit),
-            jain=jain_index(x),
-            gini=gini_index(x),
-            entropy=share_entropy(x),
-            cosine=cosine_to_equality(x),
-            nash_welfare=nash_welfare(x),
-            weighted_nash_welfare=nash_welfare(x, p),
-        )
+        numbers = {name: float(formula(_Table(x, p, higher_is_better))) for name, formula in _FORMULAS.items()}
+        numbers |= {"std": _std(x, ddof), "variance_of_percent": float(_variance_of_percent(x, unit))}
+    return ClientStatistics(x.size, num_excluded, **numbers)
+
+
+def statistic(
+    name: str, values: npt.ArrayLike, weights: npt.ArrayLike | None = None, *, higher_is_better: bool = True
+) -> float:
+    """One statistic of `summarize` by its name, without the others.
+
+    >>> statistic("worst10", [0.6, 0.5, 0.4])
+    0.4
+    """
+    x, p, _ = _clean(values, weights)
+    return float(statistics_of_rows(name, x, p, higher_is_better=higher_is_better)) if x.size else math.nan
+
+
+def statistics_of_rows(
+    name: str, rows: FloatArray, weights: FloatArray, *, higher_is_better: bool = True
+) -> FloatArray:
+    """One statistic of each row of [..., n], without NaN; weights [n] sum to 1."""
+    if name not in _FORMULAS:
+        raise ConfigError(f"there is no statistic {name!r}. There are: {', '.join(STATISTICS)}.")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _FORMULAS[name](_Table(rows, weights, higher_is_better))
 
 
 def worst_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = True) -> float:
@@ -149,7 +144,8 @@ def worst_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = 
     >>> worst_fraction(range(20), 0.1)
     0.5
     """
-    return _tail_mean(values, k, lowest=higher_is_better)
+    x, _, _ = _clean(values)
+    return float(_tail_mean(x, k, lowest=higher_is_better)) if x.size else math.nan
 
 
 def best_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = True) -> float:
@@ -158,7 +154,8 @@ def best_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = T
     >>> best_fraction(range(20), 0.1)
     18.5
     """
-    return _tail_mean(values, k, lowest=not higher_is_better)
+    x, _, _ = _clean(values)
+    return float(_tail_mean(x, k, lowest=not higher_is_better)) if x.size else math.nan
 
 
 def jain_index(values: npt.ArrayLike) -> float:
@@ -201,10 +198,7 @@ def cosine_to_equality(values: npt.ArrayLike) -> float:
 def nash_welfare(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> float:
     """The geometric mean exp(sum p log x), p = 1/n by default. 0 if a value is 0, NaN if one is negative."""
     x, p, _ = _clean(values, weights)
-    if x.size == 0 or (x < 0).any():
-        return math.nan
-    x = x[p > 0]
-    return float(np.exp(p[p > 0] @ np.log(x))) if (x > 0).all() else 0.0
+    return float(_geometric_mean(x, p)) if x.size else math.nan
 
 
 @dataclass(frozen=True)
@@ -276,15 +270,25 @@ def _std(x: FloatArray, ddof: int) -> float:
     return float(x.std(ddof=ddof)) if x.size > ddof else math.nan
 
 
-def _tail_mean(values: npt.ArrayLike, k: float, *, lowest: bool) -> float:
+def _tail_mean(x: FloatArray, k: float, *, lowest: bool) -> FloatArray:
     if not 0 < k <= 1:
         raise ConfigError(f"k must be a fraction with 0 < k <= 1; got k={k}. Use 0.1 for 10 %.")
-    x, _, _ = _clean(values)
-    if x.size == 0:
-        return math.nan
-    count = max(1, math.floor(x.size * k + 1e-9))  # 1e-9: 100 * 0.29 is a hair below 29
-    ordered = np.sort(x)
-    return float((ordered[:count] if lowest else ordered[-count:]).mean())
+    count = tail_size(x.shape[-1], k)
+    ordered = np.sort(x, axis=-1)
+    mean: FloatArray = (ordered[..., :count] if lowest else ordered[..., -count:]).mean(axis=-1)
+    return mean
+
+
+def tail_size(num_clients: int, k: float) -> int:
+    """How many clients the worst fraction `k` has."""
+    return max(1, math.floor(num_clients * k + 1e-9))  # 1e-9: 100 * 0.29 is a hair below 29
+
+
+def _geometric_mean(x: FloatArray, p: FloatArray) -> FloatArray:
+    counted = x[..., p > 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.exp(np.log(counted) @ p[p > 0])
+    return np.where((x < 0).any(axis=-1), np.nan, means)
 
 
 def _shares(x: FloatArray) -> FloatArray | None:
@@ -296,8 +300,76 @@ def _shares(x: FloatArray) -> FloatArray | None:
     return shares
 
 
-def _variance_of_percent(x: FloatArray, unit: Unit) -> float:
+def _variance_of_percent(x: FloatArray, unit: Unit) -> FloatArray:
     percent = 100 * x if unit == "fraction" else x
-    if not ((percent >= 0) & (percent <= 100 * (1 + 1e-9))).all():
-        return math.nan
-    return float(percent.var())
+    known = ((percent >= 0) & (percent <= 100 * (1 + 1e-9))).all(axis=-1)
+    return np.where(known, percent.var(axis=-1), np.nan)
+
+
+class _Table(NamedTuple):
+    """Values [..., n] of clients that have one, their weights [n] (sum 1), and which way is better."""
+
+    x: FloatArray
+    p: FloatArray
+    higher_is_better: bool
+
+
+Formula = Callable[[_Table], FloatArray]  # along the last axis
+
+
+def _weighted_std(table: _Table) -> FloatArray:
+    mean = table.x @ table.p
+    deviation: FloatArray = np.sqrt((table.x - mean[..., None]) ** 2 @ table.p)
+    return deviation
+
+
+def _tail(k: float, *, worst: bool) -> Formula:
+    return lambda table: _tail_mean(table.x, k, lowest=worst == table.higher_is_better)
+
+
+def _quantile(q: float) -> Formula:
+    return lambda table: np.asarray(np.quantile(table.x, q, axis=-1))
+
+
+def _row_by_row(index: Callable[[npt.ArrayLike], float]) -> Formula:
+    return lambda table: np.apply_along_axis(index, -1, table.x)
+
+
+_FORMULAS: dict[str, Formula] = {
+    "mean": lambda table: table.x.mean(axis=-1),
+    "weighted_mean": lambda table: table.x @ table.p,
+    "std": lambda table: table.x.std(axis=-1),
+    "weighted_std": _weighted_std,
+    "worst": lambda table: table.x.min(axis=-1) if table.higher_is_better else table.x.max(axis=-1),
+    "worst10": _tail(0.1, worst=True),
+    "worst20": _tail(0.2, worst=True),
+    "worst30": _tail(0.3, worst=True),
+    "best": lambda table: table.x.max(axis=-1) if table.higher_is_better else table.x.min(axis=-1),
+    "best10": _tail(0.1, worst=False),
+    "best20": _tail(0.2, worst=False),
+    "best30": _tail(0.3, worst=False),
+    "quantile10": _quantile(0.1),
+    "quantile25": _quantile(0.25),
+    "median": _quantile(0.5),
+    "quantile75": _quantile(0.75),
+    "quantile90": _quantile(0.9),
+    "variance_of_percent": lambda table: _variance_of_percent(table.x, "fraction"),
+    "jain": _row_by_row(jain_index),
+    "gini": _row_by_row(gini_index),
+    "entropy": _row_by_row(share_entropy),
+    "cosine": _row_by_row(cosine_to_equality),
+    "nash_welfare": lambda table: _geometric_mean(table.x, np.full(table.p.size, 1 / table.p.size)),
+    "weighted_nash_welfare": lambda table: _geometric_mean(table.x, table.p),
+}
+STATISTICS = tuple(_FORMULAS)  # what `summarize` returns, but for the two counts
+SPREADS = frozenset({"std", "weighted_std", "variance_of_percent", "gini"})  # less is better, whatever is measured
+EQUALITIES = frozenset({"jain", "entropy", "cosine"})  # more is better, whatever is measured
+
+
+def more_is_better(name: str, *, higher_is_better: bool) -> bool:
+    """Which way a statistic is better, for values of which more is better or not.
+
+    >>> more_is_better("std", higher_is_better=True), more_is_better("worst10", higher_is_better=True)
+    (False, True)
+    """
+    return name not in SPREADS and (name in EQUALITIES or higher_is_better)

@@ -10,6 +10,7 @@ import numpy as np
 
 import propfair
 from propfair.fairness.arrays import FloatArray
+from propfair.fairness.verdict import Verdict
 from propfair.report.curves import MOST_COLUMNS, relative_weights, statistics_over_rounds, thinned
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
@@ -139,10 +140,18 @@ def _verdicts(found: Verdicts, measure: Measure) -> dict[str, Any]:
         "low": _matrix(found.low),
         "high": _matrix(found.high),
         "over": found.over,
-        "words": found.words,
+        "said": [_said(verdict) for verdict in found.verdicts],
         "best": found.best,
         "leftOut": found.left_out,
     }
+
+
+def _said(verdict: Verdict | str) -> dict[str, str]:
+    """Kind, finding and reason, for a badge and a sentence."""
+    if isinstance(verdict, Verdict):
+        return {"kind": verdict.kind, "finding": verdict.finding, "reason": verdict.reason}
+    finding, _, reason = verdict.partition(": ")
+    return {"kind": "undefined", "finding": finding, "reason": reason}
 
 
 def _table(series: Series) -> dict[str, Any]:

@@ -3,17 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from propfair.fairness.arrays import FloatArray
-from propfair.fairness.certificate import Interval
+from propfair.fairness.verdict import Verdict
 from propfair.federation.federation import SPLITS
-from propfair.runs.certificate import Pairs, Utility, verdict
+from propfair.runs.certificate import Pairs, Utility
 from propfair.runs.grouping import Comparison
 from propfair.runs.measures import Measure
-
-_RESAMPLES = 2000  # of an interval
-_MAX_DRAWS = 30_000_000  # of all intervals of a report together: a few seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +19,9 @@ class Verdicts:
     Attributes:
         values: [G, G], average relative change of the clients when they move from the row's model to the column's;
             NaN on the diagonal and where it is undefined. Over several seeds, the mean over the seeds both have.
-        low, high: [G, G], ends of 95 % intervals; NaN where none was computed.
+        low, high: [G, G], ends of 95 % intervals that hold for a row at once; NaN where nothing is known about chance.
         over: for each row and column, what the interval was drawn over: "seeds", "examples" or "".
-        words: [G], the verdict on each group as a sentence.
+        verdicts: [G], on each group; where it is undefined, a sentence that says why.
         best: the group that withstands the others best.
         left_out: clients without a value under some group.
         pairs: where the numbers come from.
@@ -35,10 +31,15 @@ class Verdicts:
     low: FloatArray
     high: FloatArray
     over: list[list[str]]
-    words: list[str]
+    verdicts: list[Verdict | str]
     best: int
     left_out: int
     pairs: Pairs
+
+    @property
+    def words(self) -> list[str]:
+        """[G], the verdict on each group as a sentence."""
+        return [str(verdict) for verdict in self.verdicts]
 
 
 def judge(comparison: Comparison, measure: Measure) -> Verdicts | str:
@@ -63,42 +64,18 @@ def judge(comparison: Comparison, measure: Measure) -> Verdicts | str:
     comparable = np.where(np.isnan(values), -np.inf, values)
     strongest = comparable.max(axis=1)
     best = int(np.where(np.isfinite(strongest), strongest, np.inf).argmin())
-    intervals = _intervals(pairs, _by_importance(values, best, comparable.argmax(axis=1)))
     low, high, over = np.full_like(values, np.nan), np.full_like(values, np.nan), [[""] * size for _ in range(size)]
-    for (a, b), interval in intervals.items():
-        low[a, b], high[a, b], over[a][b] = interval.low, interval.high, interval.over
-    words = [_words(pairs, values, a, intervals) for a in range(size)]
-    return Verdicts(values, low, high, over, words, best, pairs.num_excluded, pairs)
+    verdicts = [_verdict(pairs, a, np.flatnonzero(np.isfinite(values[a])).tolist()) for a in range(size)]
+    for a, verdict in enumerate(verdicts):
+        for b, group in enumerate(groups):
+            interval = None if isinstance(verdict, str) else verdict.intervals.get(group.label)
+            if interval is not None and a != b:
+                low[a, b], high[a, b], over[a][b] = interval.low, interval.high, interval.over
+    return Verdicts(values, low, high, over, verdicts, best, pairs.num_excluded, pairs)
 
 
-def _by_importance(values: FloatArray, best: int, challengers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The pair behind the verdict on the best group, those behind the other verdicts, the rest of the best group's."""
-    size = len(values)
-    first = [(best, int(challengers[best]))]
-    verdicts = [(a, int(challengers[a])) for a in range(size)]
-    every = [(a, b) for a in (best, *range(size)) for b in range(size)]
-    return [(a, b) for a, b in dict.fromkeys([*first, *verdicts, *every]) if np.isfinite(values[a, b])]
-
-
-def _intervals(pairs: Pairs, order: list[tuple[int, int]]) -> dict[tuple[int, int], Interval]:
-    """In the order given, until the draws are used up."""
-    found = {}
-    left = _MAX_DRAWS
-    for a, b in order:
-        pair = pairs.pair(a, b)
-        left -= _RESAMPLES * (1 if len(pair.u) > 1 else 2 * pair.u.shape[1])
-        if left < 0:
-            break
-        if pair.interval is not None:
-            found[a, b] = pair.interval
-    return found
-
-
-def _words(pairs: Pairs, values: FloatArray, reference: int, intervals: dict[tuple[int, int], Interval]) -> str:
+def _verdict(pairs: Pairs, reference: int, others: list[int]) -> Verdict | str:
     label, nobody = pairs.groups[reference].label, pairs.nothing_for(reference)
     if nobody is not None:
         return f"undefined: {label} leaves client {nobody} at 0, and a relative change from 0 has no value"
-    others = np.flatnonzero(np.isfinite(values[reference])).tolist()
-    if not others:
-        return f"undefined: no other run shares a seed with {label}"
-    return verdict(pairs.against(reference, others), [intervals.get((reference, other)) for other in others])
+    return pairs.verdict(reference, others) if others else f"undefined: no other run shares a seed with {label}"

@@ -10,7 +10,6 @@ from propfair.core.evaluation import chunks, measure
 from propfair.core.params import FlatModel
 from propfair.core.tasks import SINGLE_LABEL, cross_entropy
 from propfair.errors import ConfigError, DataError
-from propfair.fairness.arrays import FloatArray
 from propfair.federation.federation import Federation, Split
 from propfair.runs.building import build_model
 from propfair.runs.config import make_config
@@ -33,11 +32,3 @@ def hits(run: Run, federation: Federation, split: Split) -> NDArray[np.bool_]:
     correct = [rows[1] for rows in measure(model, federation.examples, SINGLE_LABEL, cross_entropy, batches)]
     found: NDArray[np.bool_] = torch.cat(correct).numpy() > 0
     return found
-
-
-def both_right(first: Run, second: Run, federation: Federation, split: Split) -> FloatArray:
-    """How many examples of each client both models get right, [n]."""
-    together = hits(first, federation, split) & hits(second, federation, split)
-    sizes = federation.split(split).lengths.numpy()
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    return np.bincount(owner, weights=together, minlength=len(sizes)).astype(np.float64)

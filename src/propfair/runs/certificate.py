@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray
-from propfair.fairness.certificate import (
-    Certificate,
-    Interval,
-    certificate,
-    interval_over_examples,
-    interval_over_seeds,
-)
+from propfair.fairness.certificate import Certificate, certificate
+from propfair.fairness.evidence import certificate_evidence
+from propfair.fairness.intervals import Evidence, Interval, Over
+from propfair.fairness.verdict import TOLERANCE, Verdict, decide
 from propfair.federation.federation import Federation, Split
-from propfair.runs.again import both_right
+from propfair.runs.again import hits
 from propfair.runs.grouping import Group, check_same_clients, group_runs, setting_of
 from propfair.runs.measures import Measure
 from propfair.runs.run import Run
@@ -104,20 +101,21 @@ class Pair:
         return mean
 
     @cached_property
-    def interval(self) -> Interval | None:
-        """Of the value: over seeds; with one seed over test examples; None where there is one and no accuracy."""
-        shares, alpha, level = self.terms.shares, self.terms.alpha, self.terms.level
-        if len(self.u) > 1:
-            return interval_over_seeds(self.u, self.u_star, shares, alpha=alpha, level=level)
-        if self.terms.utility.M is not None:
-            return None
-        split, present = self.terms.utility.split, self.terms.present
-        total = np.asarray(self.runs[0][0].clients.sizes[split], dtype=np.float64)[present]
-        both = None
-        if self.terms.paired is not None:
-            both = both_right(*self.runs[0], self.terms.paired, split)[present]
-        correct, correct_star = (np.round(one[0] * total) for one in (self.u, self.u_star))
-        return interval_over_examples(correct, correct_star, total, shares, both=both, alpha=alpha, level=level)
+    def evidence(self) -> Evidence:
+        """All that is known of the value: under each seed, and for accuracies the noise of the test examples."""
+        terms = self.terms
+        total = answers = None
+        if terms.utility.M is None:
+            total = np.asarray(self.runs[0][0].clients.sizes[terms.utility.split], dtype=np.float64)[terms.present]
+            if terms.paired is not None:
+                answers = (self._answers(1, terms.paired), self._answers(0, terms.paired))
+        return certificate_evidence(self.u, self.u_star, terms.shares, alpha=terms.alpha, total=total, answers=answers)
+
+    def _answers(self, side: int, federation: Federation) -> NDArray[np.bool_]:
+        """[S, N], which examples of the clients that take part a side's models get right."""
+        right = np.stack([self.terms.hits(pair[side]) for pair in self.runs])
+        here = np.repeat(self.terms.present, federation.split(self.terms.utility.split).lengths.numpy())
+        return right[:, here]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +127,9 @@ class Terms:
         present: [n], the clients that every run measured; only they take part.
         shares: of those that are present, how they count in the sum.
         alpha: the order of fairness; 1 is proportional fairness.
-        level: coverage of the intervals.
+        level: coverage of the intervals of one reference, all at once.
+        tolerance: an average change up to this counts as none.
+        over: what intervals are drawn over; None: seeds where there are several, else examples.
         paired: the clients' data, to run models on the same examples again.
     """
 
@@ -138,7 +138,21 @@ class Terms:
     shares: FloatArray
     alpha: float = 1.0
     level: float = 0.95
+    tolerance: float = TOLERANCE
+    over: Over | None = None
     paired: Federation | None = None
+
+    def hits(self, run: Run) -> NDArray[np.bool_]:
+        """[N], which examples the model of a run gets right; each model is run once."""
+        if self.paired is None:
+            raise ConfigError("models can be run again only on the clients' data")
+        if id(run) not in self._hits:
+            self._hits[id(run)] = hits(run, self.paired, self.utility.split)
+        return self._hits[id(run)]
+
+    @cached_property
+    def _hits(self) -> dict[int, NDArray[np.bool_]]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +165,8 @@ class Pairs:
     @classmethod
     def of(
         cls, groups: Sequence[Group], *, utility: Utility = Utility(), weights: Weights = "samples",  # noqa: B008
-        alpha: float = 1.0, level: float = 0.95, paired: Federation | None = None,
+        alpha: float = 1.0, level: float = 0.95, tolerance: float = TOLERANCE, over: Over | None = None,
+        paired: Federation | None = None,
     ) -> "Pairs":  # fmt: skip
         """For the arguments see `certify`."""
         runs = [run for group in groups for run in group.runs]
@@ -160,7 +175,8 @@ class Pairs:
         if not present.any():
             raise DataError(f"no client has a {utility} under every run")
         shares = runs[0].shares[present] if weights == "samples" else np.ones(int(present.sum()))
-        return cls(tuple(groups), Terms(utility, present, shares / shares.sum(), alpha, level, paired))
+        terms = Terms(utility, present, shares / shares.sum(), alpha, level, tolerance, over, paired)
+        return cls(tuple(groups), terms)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -200,6 +216,12 @@ class Pairs:
             alpha=self.terms.alpha,
         )
 
+    def verdict(self, reference: int, others: Sequence[int]) -> Verdict:
+        """The verdict on one group against others, with the intervals of all these comparisons at once."""
+        found = {self.groups[other].label: self.pair(reference, other).evidence for other in others}
+        terms = self.terms
+        return decide(found, tolerance=terms.tolerance, level=terms.level, over=terms.over, alpha=terms.alpha)
+
     @cached_property
     def _found(self) -> dict[tuple[int, int], Pair]:
         return {}
@@ -225,7 +247,7 @@ class Certified:
         others: the groups it was compared with.
         utility: what clients get.
         certificate: the sums and each client's relative change; means over seeds.
-        intervals: of the sums; None where there is one seed and the utility is no accuracy.
+        verdict: on the reference, with the intervals of the sums.
         clients: the names of the clients that took part.
         num_excluded: clients without examples in the split.
     """
@@ -234,14 +256,14 @@ class Certified:
     others: tuple[Group, ...]
     utility: Utility
     certificate: Certificate
-    intervals: tuple[Interval | None, ...]
+    verdict: Verdict
     clients: tuple[str, ...]
     num_excluded: int
 
-    @cached_property
-    def verdict(self) -> str:
-        """The result in a sentence."""
-        return verdict(self.certificate, self.intervals)
+    @property
+    def intervals(self) -> tuple[Interval | None, ...]:
+        """Of the sums, all at once; None where there is one seed and the utility is no accuracy."""
+        return tuple(self.verdict.intervals[group.label] for group in self.others)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -251,7 +273,8 @@ class Certified:
             "runs": [str(run.folder) for run in self.reference.runs],
             "utility": str(self.utility),
             "alpha": found.alpha,
-            "verdict": self.verdict,
+            "verdict": self.verdict.words,
+            "decision": self.verdict.as_dict(),
             "num_excluded": self.num_excluded,
             "clients": list(self.clients),
             "shares": found.shares.tolist(),
@@ -272,11 +295,6 @@ class Certified:
         }
 
 
-def verdict(found: Certificate, intervals: Sequence[Interval | None]) -> str:
-    """The certificate of a group against others in a sentence, in the light of the intervals of its values."""
-    return found.verdict(interval=intervals[int(found.values.argmax())])
-
-
 def certify(
     runs: Sequence[Run],
     others: Sequence[Run],
@@ -285,6 +303,8 @@ def certify(
     weights: Weights = "samples",
     alpha: float = 1.0,
     level: float = 0.95,
+    tolerance: float = TOLERANCE,
+    over: Over | None = None,
     paired: Federation | None = None,
 ) -> Certified:
     """Compare the model of `runs`, one or more seeds of it, with those of `others`.
@@ -295,9 +315,12 @@ def certify(
         utility: what clients get.
         weights: of the clients in the sum: their data, as in eq. 5.1, or all the same, as in Appendix F.
         alpha: the order of fairness; 1 is proportional fairness.
-        level: coverage of the intervals.
+        level: coverage of the intervals, all at once.
+        tolerance: an average change up to this counts as none; 0.01 is 1 %.
+        over: what intervals are drawn over: "seeds", "examples" or "both"; by default seeds where there are several,
+            else examples.
         paired: the clients' data, to run the models on the same test examples again. Intervals over examples then take
-            into account that both models are right and wrong together, and are narrower.
+            into account that models are right and wrong together, and are narrower.
     """
     check_same_clients([*runs, *others])
     groups = group_runs([*runs, *others])
@@ -305,7 +328,10 @@ def certify(
         raise ConfigError("the runs to certify must differ in nothing but the seed")
     if len(groups) < 2:
         raise ConfigError("there is nothing to certify against: give the folders of other runs on the same clients")
-    pairs = Pairs.of(groups, utility=utility, weights=weights, alpha=alpha, level=level, paired=paired)
+    pairs = Pairs.of(
+        groups, utility=utility, weights=weights, alpha=alpha, level=level, tolerance=tolerance, over=over,
+        paired=paired,
+    )  # fmt: skip
     nobody = pairs.nothing_for(0)
     if nobody is not None:
         raise DataError(
@@ -319,7 +345,7 @@ def certify(
         others=tuple(groups[1:]),
         utility=utility,
         certificate=pairs.against(0, rest),
-        intervals=tuple(pairs.pair(0, other).interval for other in rest),
+        verdict=pairs.verdict(0, rest),
         clients=pairs.clients,
         num_excluded=pairs.num_excluded,
     )

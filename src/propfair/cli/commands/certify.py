@@ -25,6 +25,14 @@ class Weights(enum.StrEnum):
     uniform = "uniform"
 
 
+class Over(enum.StrEnum):
+    """What intervals are drawn over."""
+
+    seeds = "seeds"
+    examples = "examples"
+    both = "both"
+
+
 @app.command()
 def certify(
     runs: Annotated[
@@ -40,7 +48,14 @@ def certify(
     ] = None,
     weights: Annotated[Weights, typer.Option("--weights", help="How clients count in the sum.")] = Weights.samples,
     alpha: Annotated[float, typer.Option("--alpha", help="Order of fairness; 1: proportional.")] = 1.0,
-    level: Annotated[float, typer.Option("--level", help="Coverage of the intervals.")] = 0.95,
+    level: Annotated[float, typer.Option("--level", help="Coverage of the intervals, all at once.")] = 0.95,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="An average change up to this counts as none; 0.01: 1 %.")
+    ] = 0.01,
+    over: Annotated[
+        Over | None,
+        typer.Option("--over", help="What intervals are drawn over; else seeds, or examples.", show_default=False),
+    ] = None,
     paired: Annotated[
         bool, typer.Option("--paired", help="Run the models on the test data again, for narrower intervals.")
     ] = False,
@@ -70,7 +85,7 @@ def certify(
         federation = build_federation(make_config(reference.config, folder))
     certified = certify_runs(
         [reference], others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,
-        paired=federation,
+        tolerance=tolerance, over=over.value if over else None, paired=federation,
     )  # fmt: skip
     title = f"Relative change of {certified.utility} for the clients of {certified.reference.label}"
     changes = list(certified.certificate.relative)

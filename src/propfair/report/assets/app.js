@@ -120,17 +120,13 @@ function showMeasure() {
     measure.headline.map((sentence, i) => h("p", { class: i ? null : "strong" }, tied(sentence))))] : [];
   cards.push(h("div", { class: "card" }, h("h2", {}, "Is it proportionally fair?"),
     verdicts.reason ? h("p", {}, verdicts.reason)
-      : [h("p", { class: "strong" }, trial.groups[verdicts.best].label, h("br"), verdictBadge(verdicts.words[verdicts.best])), h("p", {}, reasonOf(verdicts.words[verdicts.best]))]));
+      : [h("p", { class: "strong" }, trial.groups[verdicts.best].label, h("br"), verdictBadge(verdicts.said[verdicts.best])), h("p", {}, tied(`${verdicts.said[verdicts.best].reason}.`))]));
   $("glance").replaceChildren(h("div", { class: "glance" }, cards));
   applyFilter();
 }
 
-const verdictKind = (words) => (words.startsWith("not ") ? "bad" : /^(undecided|undefined)/.test(words) ? "doubt" : "good");
-const verdictBadge = (words) => {
-  const kind = verdictKind(words);
-  return h("span", { class: `badge ${kind}` }, `${{ good: "✓", bad: "✗", doubt: "?" }[kind]} ${words.split(":")[0]}`);
-};
-const reasonOf = (words) => tied(`${words.slice(words.indexOf(":") + 1).trim()}.`);
+const BADGES = { fair: ["good", "✓"], refuted: ["bad", "✗"], undecided: ["doubt", "?"], undefined: ["doubt", "?"] };
+const verdictBadge = ({ kind, finding }) => h("span", { class: `badge ${BADGES[kind][0]}` }, `${BADGES[kind][1]} ${finding}`);
 
 function applyFilter() {
   const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
@@ -201,7 +197,7 @@ function showCertificate() {
   const { verdicts } = trial;
   const reference = Number($("reference").value);
   $("reference").closest("label").hidden = Boolean(verdicts.reason);
-  $("verdict").replaceChildren(...(verdicts.reason ? [] : [verdictBadge(verdicts.words[reference]), document.createTextNode(`: ${reasonOf(verdicts.words[reference])}`)]));
+  $("verdict").replaceChildren(...(verdicts.reason ? [] : [verdictBadge(verdicts.said[reference]), document.createTextNode(`: ${tied(verdicts.said[reference].reason)}.`)]));
   $("verdict-note").textContent = verdicts.reason ? "" : `A model is proportionally fair if no other makes the average relative change of the clients positive (by data share, on ${verdicts.measure.replace("/", " ")}). ` +
     "Other runs are a sample of what is possible: one above 0 refutes it, none above 0 supports it, and cannot prove it." + (verdicts.leftOut ? ` ${plural(verdicts.leftOut, "client")} without test data left out.` : "");
   later("certificate-figure", () => certificateFigure(trial, reference, visible()));

@@ -1,0 +1,289 @@
+r"""From tables of client values to the evidence on one number: a statistic, a difference, a certificate.
+
+Tables have one row per seed and one column per client. With the clients' numbers of test examples, rows are taken as
+accuracies, and the noise of the test examples is known as well.
+
+The certificate $\sum_i p_i (u_i - u_i^*) / (u_i^*)^\alpha$ has the reference in the denominator, so noise raises it:
+two models of the same accuracy, tested on a few examples, refute each other on average. To second order (the delta
+method, Cramer 1946), client i adds
+
+$$\tfrac12 f_{**} v_i^* + f_{u*} c_i, \qquad f(u, u^*) = (u - u^*) / (u^*)^\alpha,$$
+
+with the variance $v^*$ of $u^*$ and the covariance c of u and u*, and intervals over examples take it off. For
+proportional fairness this is $c_i / (n_i (u_i^*)^2)$ with the share $c_i$ of examples that only the other model gets
+right, which is exact but for a factor $x^* / (x^* + 1)$ in the count $x^*$ of right answers; with that factor it is
+unbiased (Chao and Strawderman 1972). The variance is that of the first-order terms, with 1/n added to each of the
+four counts of a client (both right, only one, only the other, none), for n clients: Agresti and Min (2005) for one
+client, Price and Bonett (2004) for several.
+
+Two models are tested on the same examples and are right and wrong together. Where it is not known how often (`both`, or
+the answers themselves), an interval has to hold for anything from independence to the largest agreement; it is then
+wider than it need be. The same goes for the seeds of one model.
+"""
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from propfair.errors import ConfigError, DataError
+from propfair.fairness.arrays import FloatArray, Shares, matrix, normalized_shares, vector
+from propfair.fairness.intervals import Evidence
+from propfair.fairness.noise import Answers, Noise, check_sizes, drawn_noise, linear_noise
+from propfair.fairness.statistics import EQUALITIES, SPREADS, statistics_of_rows, tail_size
+
+Statistic = str | int  # a name of `summarize`, or the position of one client
+
+
+def statistic_evidence(
+    values: npt.ArrayLike,
+    name: Statistic,
+    *,
+    weights: npt.ArrayLike | None = None,
+    sizes: npt.ArrayLike | None = None,
+    answers: npt.ArrayLike | None = None,
+    higher_is_better: bool = True,
+) -> Evidence:
+    """The evidence on a statistic over clients.
+
+    Args:
+        values: [S, n], one row per seed; NaN columns (clients without test data) are left out.
+        name: a statistic of `summarize`, or the position of a client.
+        weights: [n], for weighted statistics.
+        sizes: [n], test examples of each client, if the values are accuracies.
+        answers: [S, N], which examples are answered right, those of the first client first.
+        higher_is_better: False for losses.
+
+    >>> evidence = statistic_evidence([[0.9, 0.7], [0.9, 0.6], [0.8, 0.7]], "mean", sizes=[50, 50])
+    >>> evidence.interval(), evidence.interval("both").low < evidence.interval("seeds").low  # doctest: +ELLIPSIS
+    (Interval(value=0.7666..., low=0.6949..., high=0.8383..., level=0.95, over='seeds', num_seeds=3, family=1), True)
+    """
+    table, present, p, size = _table(values, weights, sizes, name)
+    by_seed = _by_row(table, name, p, higher_is_better)
+    if size is None:
+        return Evidence(by_seed)
+    accuracy = table.mean(axis=0)
+    is_accuracy = name not in SPREADS | EQUALITIES
+    is_linear = isinstance(name, int) or name in ("mean", "weighted_mean")
+
+    def noise() -> Noise:
+        if is_linear:
+            return linear_noise(accuracy, size, _weights(name, p))
+        statistic = partial(_by_row, name=name, p=p, higher_is_better=higher_is_better)
+        uneven = not is_accuracy or str(name).endswith("nash_welfare")
+        df = max(1, accuracy.size - 1) if uneven else np.inf
+        return drawn_noise(statistic, accuracy, size, is_accuracy=is_accuracy, df=df)
+
+    slopes = _slopes_of(name, accuracy, size, p, higher_is_better)
+    step = float((np.abs(slopes) / size)[slopes != 0].mean()) if slopes.any() else 0.0
+    bounds = (0.0, 1.0) if is_accuracy else (0.0, np.inf)
+    known = None
+    if answers is not None and sizes is not None:
+        known = _kept(answers, vector("sizes", sizes), present).weighted(slopes)
+    return Evidence(by_seed, step, noise, known, is_linear, bounds)
+
+
+def difference_evidence(a: Evidence, b: Evidence, *, same: bool = False) -> Evidence:
+    """The evidence on a - b, row by row the same seeds.
+
+    Args:
+        a: on the first number.
+        b: on the second number. Both are taken to be independent, given the seed, unless they are means and know their
+            answers to the same examples. (The worst clients of two models need not be the same ones.)
+        same: both are of one model.
+    """
+    if a.num_seeds != b.num_seeds:
+        raise DataError(f"differences need one row for each of the same seeds; got {a.num_seeds} and {b.num_seeds}.")
+    known = a.find_noise is not None and b.find_noise is not None
+    part, answers = 1.0, None
+    if a.answers is not None and b.answers is not None:
+        apart, answers = a.answers.variance + b.answers.variance, a.answers.minus(b.answers)
+        part = answers.variance / apart if apart > 0 and a.is_linear and b.is_linear else 1.0
+
+    def noise() -> Noise:
+        return Noise(part * (a.noise.variance + b.noise.variance), df=min(a.noise.df, b.noise.df))
+
+    return Evidence(
+        a.by_seed - b.by_seed, max(a.step, b.step), noise if known else None, answers, a.is_linear and b.is_linear,
+        same=same,
+    )  # fmt: skip
+
+
+def certificate_evidence(
+    u: npt.ArrayLike,
+    u_star: npt.ArrayLike,
+    shares: Shares,
+    *,
+    alpha: float = 1.0,
+    total: npt.ArrayLike | None = None,
+    both: npt.ArrayLike | None = None,
+    answers: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+) -> Evidence:
+    """The evidence on the certificate of one model against another.
+
+    Args:
+        u: [S, n] or [n], the other model's utilities, one row per seed.
+        u_star: [S, n] or [n], the reference model's under the same seeds, all > 0.
+        shares: [n], data sizes or shares, or "uniform".
+        alpha: order of fairness.
+        total: [n], test examples, if the utilities are accuracies.
+        both: [S, n] or [n], test examples that both models get right, if it is known.
+        answers: of the other model and of the reference, [S, N] each: which examples they get right, those of the first
+            client first. In place of `both`; it also says how much seeds agree.
+    """
+    star = matrix("u_star", u_star)
+    for row in star:
+        check_positive("u_star", row)
+    other = matrix("u", u, star.shape[1])
+    if len(other) != len(star):
+        raise DataError(
+            f"u and u_star must have one row for each of the same seeds; got {len(other)} rows and {len(star)} rows."
+        )
+    p = normalized_shares(shares, star.shape[1])
+    check_alpha(alpha)
+    by_seed = certificate_sums(other, star, p, alpha)
+    same = bool(np.array_equal(other, star))
+    if total is None:
+        return Evidence(by_seed, same=same)
+    size = vector("total", total, star.shape[1])
+    check_sizes("total", size)
+    known = None
+    if answers is not None:
+        right, right_star = (Answers.of(one, size) for one in answers)
+        both = Answers(right.values * right_star.values, size).by_client
+        by_u, by_star = _slopes(other, star, alpha)
+        known = right.weighted(p * by_u).minus(right_star.weighted(-p * by_star))
+    counts = None if both is None else np.broadcast_to(matrix("both", both, star.shape[1]), star.shape)
+    step = float((p / star.mean(axis=0) ** alpha / size).mean())
+
+    def noise() -> Noise:
+        by_row = [
+            _certificate_noise(other[s], star[s], size, p, alpha, None if counts is None else counts[s])
+            for s in range(len(star))
+        ]
+        return Noise(
+            variance=float(np.mean([one.variance for one in by_row])),
+            least_bias=float(np.mean([one.least_bias for one in by_row])),
+            most_bias=float(np.mean([one.most_bias for one in by_row])),
+        )
+
+    return Evidence(by_seed, step, noise, known, same=same)
+
+
+def certificate_sums(u: FloatArray, u_star: FloatArray, p: FloatArray, alpha: float) -> FloatArray:
+    """The certificate, sum p (u - u*) / u*^alpha, along the last axis."""
+    sums: FloatArray = ((u - u_star) / u_star**alpha) @ p
+    return sums
+
+
+def check_positive(name: str, values: npt.ArrayLike, length: int | None = None) -> FloatArray:
+    """[n], all > 0."""
+    x = vector(name, values, length)
+    if (x <= 0).any():
+        client = int(np.flatnonzero(x <= 0)[0])
+        raise DataError(
+            f"{name} must be > 0 for every client; got {x[client]:g} for client {client}. A relative change from 0 is "
+            "undefined: use a utility that is positive (say M - loss), or report that this client gets nothing."
+        )
+    return x
+
+
+def check_alpha(alpha: float) -> None:
+    """Orders of fairness are numbers from 0 on."""
+    if not 0 <= alpha < np.inf:
+        raise ConfigError(f"alpha must be >= 0 and finite; got alpha={alpha}. Use alpha=1 for proportional fairness.")
+
+
+def _certificate_noise(
+    u: FloatArray, star: FloatArray, size: FloatArray, p: FloatArray, alpha: float, both: FloatArray | None
+) -> Noise:
+    """Variance and bias of one seed's certificate; see the top of this file."""
+    agreed = u * star if both is None else both / size  # share of examples that both models get right
+    most_agreed = np.minimum(u, star) if both is None else agreed
+    factor = p / size * (size * star / (size * star + 1))
+    extra = 1 / star.size
+    rate, rate_star, rate_both = (
+        (share * size + extra * cells) / (size + 4 * extra) for share, cells in ((u, 2), (star, 2), (agreed, 1))
+    )
+    covariance = (rate_both - rate * rate_star) if both is not None else np.zeros_like(u)
+    by_u, by_star = _slopes(rate, rate_star, alpha)
+    variance = by_u**2 * rate * (1 - rate) + by_star**2 * rate_star * (1 - rate_star) + 2 * by_u * by_star * covariance
+    return Noise(
+        variance=float((p**2 / size) @ np.maximum(variance, 0.0)),
+        least_bias=float(factor @ _bias(u, star, most_agreed, alpha)),
+        most_bias=float(factor @ _bias(u, star, agreed, alpha)),
+    )
+
+
+def _slopes(u: FloatArray, star: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """The derivatives of f by u and by u*."""
+    by_u: FloatArray = star**-alpha
+    by_star: FloatArray = -alpha * u * star ** (-alpha - 1) - (1 - alpha) * star**-alpha
+    return by_u, by_star
+
+
+def _bias(u: FloatArray, star: FloatArray, agreed: FloatArray, alpha: float) -> FloatArray:
+    """The second-order terms of f for one test example."""
+    curvature = alpha * ((alpha + 1) * u / star + 1 - alpha) * star ** (-alpha - 1)
+    bias: FloatArray = curvature * star * (1 - star) / 2 - alpha * star ** (-alpha - 1) * (agreed - u * star)
+    return bias
+
+
+def _table(
+    values: npt.ArrayLike, weights: npt.ArrayLike | None, sizes: npt.ArrayLike | None, name: Statistic
+) -> tuple[FloatArray, npt.NDArray[np.bool_], FloatArray, FloatArray | None]:
+    """Values [S, m] of the clients that have values, which they are [n], their weights [m] (sum 1) and sizes [m]."""
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    if table.ndim != 2 or table.size == 0:
+        raise DataError(f"values must have one row per seed and one column per client; got shape {table.shape}.")
+    if isinstance(name, int):
+        if not 0 <= name < table.shape[1]:
+            raise ConfigError(f"there is no client {name}: there are {table.shape[1]}, counted from 0.")
+        present = np.arange(table.shape[1]) == name
+    else:
+        present = ~np.isnan(table).all(axis=0)
+    kept = matrix("values", table[:, present])
+    p = np.ones(table.shape[1]) if weights is None else vector("weights", weights, table.shape[1])
+    p = normalized_shares(p[present], kept.shape[1])
+    if sizes is None:
+        return kept, present, p, None
+    size = vector("sizes", sizes, table.shape[1])[present]
+    check_sizes("sizes", size)
+    if kept.min() < 0 or kept.max() > 1:
+        raise DataError("with sizes, values must be accuracies from 0 to 1. Leave sizes out for anything else.")
+    return kept, present, p, size
+
+
+def _kept(answers: npt.ArrayLike, sizes: FloatArray, present: npt.NDArray[np.bool_]) -> Answers:
+    """The answers to the examples of some clients."""
+    every = Answers.of(answers, sizes)
+    return Answers(every.values[:, np.repeat(present, sizes.astype(np.int64))], sizes[present])
+
+
+def _by_row(rows: FloatArray, name: Statistic, p: FloatArray, higher_is_better: bool) -> FloatArray:
+    return rows[:, 0] if isinstance(name, int) else statistics_of_rows(name, rows, p, higher_is_better=higher_is_better)
+
+
+def _weights(name: Statistic, p: FloatArray) -> FloatArray:
+    """Of the clients in a statistic that is a weighted mean."""
+    return p if name == "weighted_mean" else np.full(p.size, 1 / p.size)
+
+
+def _slopes_of(
+    name: Statistic, accuracy: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool
+) -> FloatArray:
+    """[n], about how far a statistic goes with each client's accuracy; as a mean would, for those not named here."""
+    if isinstance(name, str) and name.startswith(("worst", "best")):
+        share = float(name.removeprefix("worst").removeprefix("best") or 0) / 100
+        count = tail_size(accuracy.size, share)
+        first = np.argsort(accuracy if name.startswith("worst") == higher_is_better else -accuracy, kind="stable")
+        return np.where(np.isin(np.arange(accuracy.size), first[:count]), 1 / count, 0.0)
+    if isinstance(name, str) and name.endswith("nash_welfare"):
+        weights = p if name.startswith("weighted") else _weights(name, p)
+        least = np.maximum(accuracy, 1 / size)
+        slopes: FloatArray = np.exp(weights @ np.log(least)) * weights / least
+        return slopes
+    if name == "std" and accuracy.std() > 0:
+        deviations: FloatArray = (accuracy - accuracy.mean()) / (accuracy.size * accuracy.std())
+        return deviations
+    return _weights(name, p)

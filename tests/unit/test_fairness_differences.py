@@ -1,0 +1,148 @@
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from propfair.errors import ConfigError, DataError
+from propfair.fairness import compare_statistic, holm
+
+relaxed = settings(deadline=None, max_examples=50)
+
+
+def tables(**by_name: list[list[float]]) -> dict[str, dict[int, list[float]]]:
+    return {name: dict(enumerate(rows)) for name, rows in by_name.items()}
+
+
+RNG = np.random.default_rng(0)
+THREE = {
+    name: {seed: np.clip(level + 0.02 * RNG.standard_normal(5), 0, 1) for seed in range(6)}
+    for name, level in (("low", 0.5), ("high", 0.7), ("also high", 0.705))
+}
+
+
+@pytest.mark.parametrize("statistic", ["mean", "worst10", "nash_welfare", "std", 3])
+def test_pairs_are_paired_t_tests_with_holms_p_values(statistic: str | int) -> None:
+    found = compare_statistic(THREE, statistic)
+    by_seed = {
+        name: [
+            {"mean": row.mean(), "worst10": row.min(), "nash_welfare": stats.gmean(row), "std": row.std(), 3: row[3]}[
+                statistic
+            ]
+            for row in rows.values()
+        ]
+        for name, rows in THREE.items()
+    }
+    raw = []
+    for (a, x), (b, y) in combinations(by_seed.items(), 2):
+        i, j = found.names.index(a), found.names.index(b)
+        theirs = stats.ttest_rel(x, y)
+        low, high = theirs.confidence_interval(1 - 0.05 / 3)
+        assert found.differences[i, j] == pytest.approx(np.mean(np.subtract(x, y)))
+        assert (found.low[i, j], found.high[i, j]) == pytest.approx((low, high))
+        assert found.p_values[j, i] == found.p_values[i, j]
+        assert (found.low[j, i], found.high[j, i]) == pytest.approx((-high, -low))
+        raw.append(theirs.pvalue)
+    upper = [found.p_values[i, j] for i, j in combinations(range(3), 2)]
+    assert upper == pytest.approx(holm(raw).tolist())
+    assert (found.num_seeds == 6).all()
+
+
+def test_best_is_all_that_the_leader_is_not_ahead_of() -> None:
+    found = compare_statistic(THREE, "mean")
+    assert found.leader == "also high"
+    assert set(found.best) == {"high", "also high"}
+    assert found.ahead[1, 0]
+    assert not found.ahead[0, 1]
+    assert not found.ahead[1, 2]
+
+
+def test_less_is_better_for_spreads_and_losses() -> None:
+    assert not compare_statistic(THREE, "std").more_is_better
+    losses = compare_statistic(THREE, "mean", higher_is_better=False)
+    assert losses.leader == "low"
+    assert losses.best == ("low",)
+    assert losses.ahead[0, 1]
+    assert compare_statistic(THREE, "jain", higher_is_better=True).more_is_better
+
+
+@relaxed
+@given(st.integers(2, 5), st.integers(0, 10_000))
+def test_copies_change_nothing(seeds: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plain = {name: {s: rng.random(4).round(2) for s in range(seeds)} for name in "abc"}
+    copied = {**plain, "b again": {s: row.copy() for s, row in plain["b"].items()}}
+    before, after = compare_statistic(plain, "mean"), compare_statistic(copied, "mean")
+    for matrix in ("differences", "low", "high", "p_values"):
+        np.testing.assert_array_equal(getattr(after, matrix)[:3, :3], getattr(before, matrix))
+        np.testing.assert_array_equal(getattr(after, matrix)[3, [0, 2]], getattr(before, matrix)[1, [0, 2]])
+    assert after.p_values[1, 3] == 1
+    assert [name for name in after.best if name != "b again"] == list(before.best)
+    assert ("b again" in after.best) == ("b" in after.best)
+
+
+@relaxed
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm(p_values: list[float]) -> None:
+    p, adjusted = np.array(p_values), holm(p_values)
+    assert (adjusted >= p).all()
+    assert (adjusted <= np.minimum(1, p * p.size)).all()
+    assert (np.diff(adjusted[np.argsort(p, kind="stable")]) >= 0).all()
+
+
+def test_seeds_that_only_one_has_are_left_out() -> None:
+    first = {0: [0.9], 1: [0.8], 2: [0.1]}
+    found = compare_statistic({"a": first, "b": {0: [0.7], 1: [0.65]}}, "mean")
+    assert found.num_seeds[0, 1] == 2
+    assert found.differences[0, 1] == pytest.approx((0.2 + 0.15) / 2)
+    assert found.values[0] == pytest.approx(0.6)
+
+
+def test_without_a_common_seed_there_is_no_difference() -> None:
+    found = compare_statistic({"a": {0: [0.9], 1: [0.8]}, "b": {2: [0.7], 3: [0.6]}}, "mean")
+    assert np.isnan(found.differences[0, 1])
+    assert np.isnan(found.p_values[0, 1])
+    assert found.best == ("a", "b")
+
+
+def test_one_seed_each_over_examples() -> None:
+    rows = {"a": {0: [0.9, 0.8]}, "b": {5: [0.6, 0.5]}}
+    assert np.isnan(compare_statistic(rows, "mean").low[0, 1])
+    found = compare_statistic(rows, "mean", sizes=[200, 200])
+    assert found.over[0][1] == "examples"
+    assert found.best == ("a",)
+    assert compare_statistic(rows, "mean", sizes=[5, 5]).best == ("a", "b")
+
+
+def test_answers_make_means_surer() -> None:
+    rng = np.random.default_rng(5)
+    sizes = np.array([100, 100])
+    right = rng.random((1, 200)) < 0.7
+    better = right | (rng.random((1, 200)) < 0.1)
+    answers = {"a": {0: better[0]}, "b": {0: right[0]}}
+    accuracy = {name: {0: row[0].reshape(2, 100).mean(axis=1)} for name, row in answers.items()}
+    unknown, known = (compare_statistic(accuracy, "mean", sizes=sizes, answers=x) for x in (None, answers))
+    assert unknown.best == ("a", "b")
+    assert known.best == ("a",)
+
+
+def test_wrong_claims_are_rare_over_all_pairs() -> None:
+    rng = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(200):
+        equal = {str(k): dict(enumerate(0.5 + 0.02 * rng.standard_normal((4, 3)))) for k in range(5)}
+        wrong += int(compare_statistic(equal, "mean").ahead.any())
+    assert wrong / 200 <= 0.05 + 0.03
+
+
+def test_as_json_and_errors() -> None:
+    assert json.loads(json.dumps(compare_statistic(THREE, "mean").as_dict()))["best"] == ["high", "also high"]
+    with pytest.raises(ConfigError, match="two algorithms"):
+        compare_statistic({"a": {0: [0.5]}}, "mean")
+    with pytest.raises(DataError, match="b has none"):
+        compare_statistic({"a": {0: [0.5]}, "b": {}}, "mean")
+    with pytest.raises(ConfigError, match="no statistic 'middle'"):
+        compare_statistic(THREE, "middle")

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from propfair.errors import DataError
+from propfair.fairness import joining
+
+
+def test_gaps_and_who_is_worse_off_for_sure() -> None:
+    rng = np.random.default_rng(0)
+    alone = np.array([0.9, 0.5, 0.6, 0.4]) + 0.01 * rng.standard_normal((6, 4))
+    together = np.array([0.6, 0.7, 0.6, 0.8]) + 0.01 * rng.standard_normal((6, 4))
+    found = joining(together, alone)
+    np.testing.assert_allclose(found.gaps, (together - alone).mean(axis=0))
+    assert found.surely_worse == (0,)
+    assert found.surely_better == (1, 3)
+    assert 0 in found.worse
+    assert found.mean is not None
+    assert found.mean.value == pytest.approx(found.gaps.mean())
+    assert found.num_worse is not None
+    assert found.num_worse.low >= 0
+    assert found.num_worse.value == pytest.approx((together < alone).sum(axis=1).mean())
+    assert "worse off than alone, 1 of them beyond chance; under a seed" in found.words
+
+
+def test_the_gaps_of_all_clients_hold_at_once() -> None:
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(200):
+        found = joining(0.7 + 0.02 * rng.standard_normal((4, 10)), 0.7 + 0.02 * rng.standard_normal((4, 10)))
+        wrong += bool(found.surely_worse or found.surely_better)
+    assert wrong / 200 <= 0.05 + 0.03
+
+
+def test_losses_are_turned_around() -> None:
+    found = joining([[0.2, 0.9]] * 2, [[0.5, 0.5]] * 2, higher_is_better=False)
+    np.testing.assert_allclose(found.gaps, [0.3, -0.4])
+    assert found.worse == found.surely_worse == (1,)
+
+
+def test_one_seed() -> None:
+    found = joining([0.9, 0.45, 0.6], [0.5, 0.5, 0.95], sizes=[100, 100, 100])
+    assert found.surely_worse == (2,)
+    assert found.surely_better == (0,)
+    assert found.num_worse is not None
+    assert (found.num_worse.low, found.num_worse.value, found.num_worse.high) == (1, 2, 2)
+    assert found.num_worse.over == "examples"
+    unknown = joining([0.9, 0.45], [0.5, 0.5])
+    assert unknown.num_worse is None
+    assert unknown.words == "1 of 2 clients is worse off than alone, nothing is known about chance"
+
+
+def test_nobody_is_worse_off() -> None:
+    assert joining([0.9, 0.5], [0.5, 0.5], sizes=[5, 5]).words == "no client of 2 is worse off than alone"
+
+
+def test_equal_accuracies_of_one_client_are_no_proof() -> None:
+    found = joining([0.5, 0.9], [0.5, 0.2], sizes=[10, 10])
+    assert found.low[0] < 0 < found.high[0]
+
+
+def test_rows_must_match() -> None:
+    with pytest.raises(DataError, match="1 and 2 rows"):
+        joining([0.5], [[0.5], [0.6]])
