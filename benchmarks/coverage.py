@@ -176,7 +176,6 @@ def worlds() -> tuple[World, ...]:
         World("near 0", -5.0 + spread, gain, unequal),
         World("one failed client", failed + spread / 2, gain, unequal),
         World("10 examples each, about 60 %", 1.0 + spread, gain, np.full(10, 10)),
-        World("200 examples each, near 1", 7.0 + spread, gain, np.full(10, 200)),
     )
 
 
@@ -230,14 +229,14 @@ def _scenes(
 def _expected(world: World) -> tuple[Answered, Answered]:
     """Many seeds on many examples, and on test sets of the world's size."""
     rng = np.random.default_rng(99)
-    return world.draw(rng, 1, 2000, fixed=False, times=10), world.draw(rng, 1, 20000, fixed=False)
+    return world.draw(rng, 1, 2000, fixed=False, times=10), world.draw(rng, 1, 10000, fixed=False)
 
 
 def _truth(number: Number, answered: Answered) -> float:
     """The mean over all test sets and seeds."""
     a, b = (accuracy.reshape(-1, accuracy.shape[-1]) for accuracy in answered.accuracies)
     defined = (a > 0).all(axis=-1) if number.reference else np.full(len(a), True)
-    return float(number.values(a[defined], b[defined]).mean())
+    return float(number.values(a[defined], b[defined]).mean()) if defined.any() else math.nan
 
 
 def _rows(name: str, accuracies: Floats) -> Floats:

@@ -58,7 +58,7 @@ def statistic_evidence(
     >>> evidence.interval(), evidence.interval("both").low < evidence.interval("seeds").low  # doctest: +ELLIPSIS
     (Interval(value=0.7666..., low=0.6949..., high=0.8383..., level=0.95, over='seeds', num_seeds=3, family=1), True)
     """
-    table, present, p, size = _table(values, weights, sizes, name)
+    table, p, size = _table(values, weights, sizes, name)
     by_seed = _by_row(table, name, p, higher_is_better)
     if size is None:
         return Evidence(by_seed)
@@ -74,12 +74,11 @@ def statistic_evidence(
         df = max(1, accuracy.size - 1) if uneven else np.inf
         return drawn_noise(statistic, accuracy, size, is_accuracy=is_accuracy, df=df)
 
-    slopes = _slopes_of(name, accuracy, size, p, higher_is_better)
-    step = float((np.abs(slopes) / size)[slopes != 0].mean()) if slopes.any() else 0.0
+    step = _step(name, table, size, p, higher_is_better)
     bounds = (0.0, 1.0) if is_accuracy else (0.0, np.inf)
     known = None
     if answers is not None and sizes is not None:
-        known = _kept(answers, vector("sizes", sizes), present).weighted(slopes)
+        known = _mean_answers(answers, vector("sizes", sizes), name, weights)
     return Evidence(by_seed, step, noise, known, is_linear, bounds)
 
 
@@ -231,8 +230,8 @@ def _bias(u: FloatArray, star: FloatArray, agreed: FloatArray, alpha: float) -> 
 
 def _table(
     values: npt.ArrayLike, weights: npt.ArrayLike | None, sizes: npt.ArrayLike | None, name: Statistic
-) -> tuple[FloatArray, npt.NDArray[np.bool_], FloatArray, FloatArray | None]:
-    """Values [S, m] of the clients that have values, which they are [n], their weights [m] (sum 1) and sizes [m]."""
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """Values [S, m], weights [m] (sum 1) and sizes [m] of the clients that have values."""
     table = np.atleast_2d(np.asarray(values, dtype=np.float64))
     if table.ndim != 2 or table.size == 0:
         raise DataError(f"values must have one row per seed and one column per client; got shape {table.shape}.")
@@ -246,18 +245,19 @@ def _table(
     p = np.ones(table.shape[1]) if weights is None else vector("weights", weights, table.shape[1])
     p = normalized_shares(p[present], kept.shape[1])
     if sizes is None:
-        return kept, present, p, None
+        return kept, p, None
     size = vector("sizes", sizes, table.shape[1])[present]
     check_sizes("sizes", size)
     if kept.min() < 0 or kept.max() > 1:
         raise DataError("with sizes, values must be accuracies from 0 to 1. Leave sizes out for anything else.")
-    return kept, present, p, size
+    return kept, p, size
 
 
-def _kept(answers: npt.ArrayLike, sizes: FloatArray, present: npt.NDArray[np.bool_]) -> Answers:
-    """The answers to the examples of some clients."""
-    every = Answers.of(answers, sizes)
-    return Answers(every.values[:, np.repeat(present, sizes.astype(np.int64))], sizes[present])
+def _mean_answers(answers: npt.ArrayLike, sizes: FloatArray, name: Statistic, weights: npt.ArrayLike | None) -> Answers:
+    """What answers add to the (weighted) mean of all clients: how much seeds agree is known best from all of them."""
+    here = sizes > 0
+    p = np.ones_like(sizes) if weights is None or name != "weighted_mean" else vector("weights", weights, sizes.size)
+    return Answers(Answers.of(answers, sizes).values, sizes[here]).weighted(p[here] / p[here].sum())
 
 
 def _by_row(rows: FloatArray, name: Statistic, p: FloatArray, higher_is_better: bool) -> FloatArray:
@@ -269,21 +269,18 @@ def _weights(name: Statistic, p: FloatArray) -> FloatArray:
     return p if name == "weighted_mean" else np.full(p.size, 1 / p.size)
 
 
-def _slopes_of(
-    name: Statistic, accuracy: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool
-) -> FloatArray:
-    """[n], about how far a statistic goes with each client's accuracy; as a mean would, for those not named here."""
+def _step(name: Statistic, table: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool) -> float:
+    """How far a statistic goes when one test example turns: on average over the clients that it looks at."""
+    accuracy = table.mean(axis=0)
     if isinstance(name, str) and name.startswith(("worst", "best")):
         share = float(name.removeprefix("worst").removeprefix("best") or 0) / 100
         count = tail_size(accuracy.size, share)
         first = np.argsort(accuracy if name.startswith("worst") == higher_is_better else -accuracy, kind="stable")
-        return np.where(np.isin(np.arange(accuracy.size), first[:count]), 1 / count, 0.0)
+        return float((1 / size[first[:count]]).mean()) / count
     if isinstance(name, str) and name.endswith("nash_welfare"):
         weights = p if name.startswith("weighted") else _weights(name, p)
         least = np.maximum(accuracy, 1 / size)
-        slopes: FloatArray = np.exp(weights @ np.log(least)) * weights / least
-        return slopes
-    if name == "std" and accuracy.std() > 0:
-        deviations: FloatArray = (accuracy - accuracy.mean()) / (accuracy.size * accuracy.std())
-        return deviations
-    return _weights(name, p)
+        welfare = float(np.exp(weights @ np.log(least)))
+        lost = bool((table * size < 1.5).any())  # a client with one right answer or none: one more, and all is lost
+        return welfare if lost else welfare * float((weights / (size * least)).mean())
+    return float((_weights(name, p) / size).mean())
