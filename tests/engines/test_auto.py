@@ -185,6 +185,7 @@ def test_what_cannot_be_sent_to_workers_stays_here_and_says_so(monkeypatch: pyte
 
     Own.__module__, Own.__qualname__ = "__main__", "Own"
     monkeypatch.setattr(sys.modules["__main__"], "Own", Own, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # a worker of xdist has none
     lambda_loss = replace(scenes.workload(), loss=lambda output, target: cross_entropy(output, target))
     for work, module, why in ((lambda_loss, scenes.mlp(), "lambda"), (scenes.workload(), Own(6, 3), "script itself")):
         session, model = start(Auto(), work, module, num_rounds=2)
