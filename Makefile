@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# Two workers, each with tests that are marked as a group in a row: see the marks xdist_group.
-PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --durations=15
+# Two processes, each with whole files: see tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --durations=15
 
 # The browser is fetched while Python packages are.
 MAKEFLAGS += --jobs=2

@@ -1,11 +1,33 @@
-"""For all tests: one thread (the machine has other work), and the same hypothesis examples in every CI run."""
+"""For all tests: one thread (the machine has other work), the same hypothesis examples in every CI run, and files that
+stay whole when two processes share them."""
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 torch.set_num_threads(1)
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+START_A_CLUSTER = ("tests/engines/test_ray.py", "tests/flower/test_example.py")
+
+
+class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """The tests of a file run in a row, on one process, since they share what is expensive to make.
+
+    Files that start a Ray cluster also run in a row: two clusters would take each other's cores, and find each other.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "cluster" if file in START_A_CLUSTER else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WholeFiles:
+    return WholeFiles(config, log)

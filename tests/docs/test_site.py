@@ -10,7 +10,6 @@ import pytest
 
 from propfair.algorithms import ALGORITHMS
 
-pytestmark = pytest.mark.xdist_group("site")  # it is built once
 ROOT = Path(__file__).parents[2]
 
 

@@ -35,10 +35,7 @@ from propfair.runs.launch import resume, run
 from tests.builders import everything, federation_of
 from tests.runs.killed import SETTINGS, content, tiny
 
-pytestmark = [
-    pytest.mark.timeout(600),  # a busy machine takes a minute to start a worker
-    pytest.mark.xdist_group("cluster"),  # two of them would take each other's cores, and find each other
-]
+pytestmark = pytest.mark.timeout(600)  # a busy machine takes a minute to start a worker
 ray: Any = pytest.importorskip("ray", reason="needs the extra: pip install 'propfair[ray]'")
 
 

@@ -36,7 +36,6 @@ SECONDS = 580  # that a run may take on a busy machine
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="process groups"),
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("cluster"),  # Flower simulates on Ray, see tests/engines/test_ray.py
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 import propfair
 from tests.install.places import ROOT, Place, build_wheel, needed_by
 
-pytestmark = [pytest.mark.xdist_group("install"), pytest.mark.timeout(600)]  # the environment is made once
+pytestmark = pytest.mark.timeout(600)
 
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 NOT_FOR_USERS = {"all", "dev", "docs"}

@@ -25,7 +25,6 @@ from propfair.runs.progress import AfterRound
 from propfair.tuning.search import Sweep, load_sweep
 from propfair.tuning.studies import Tally
 
-pytestmark = pytest.mark.xdist_group("reproduce")  # the tables are made once
 EXPERIMENTS = ("cifar10", "cifar100", "tiny-imagenet", "shakespeare")
 ALGORITHMS = {"fedavg", "q-ffl", "afl", "term", "gifair", "fedmgda+", "propfair"}
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")

@@ -13,7 +13,6 @@ from propfair.report.write import write_report
 from tests.report.builders import write_run
 from tests.report.conftest import eventually
 
-pytestmark = pytest.mark.xdist_group("browser")  # it is opened once
 HOSTILE = "<script>alert(1)</script>"
 FIGURES = ("trade", "pair", "relative", "certificate", "curves", "weights", "equality", "partition")
 

@@ -95,7 +95,6 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         make_server(LiveDocument([tmp_path]), "127.0.0.1", port, 1)
 
 
-@pytest.mark.xdist_group("browser")
 def test_the_page_follows_what_is_written(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as port:
         page = browser.new_page()
@@ -114,7 +113,6 @@ def test_the_page_follows_what_is_written(browser: Browser, tmp_path: Path) -> N
         page.close()
 
 
-@pytest.mark.xdist_group("browser")
 def test_watch_shows_a_training_while_it_goes_on(browser: Browser, tmp_path: Path, artifacts: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "propfair"]

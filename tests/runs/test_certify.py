@@ -20,8 +20,6 @@ from propfair.runs.reading import read_run
 from propfair.runs.run import Run
 from tests.runs import killed
 
-pytestmark = pytest.mark.xdist_group("certify")  # the runs are made once
-
 
 def tiny(*overrides: str, rounds: int) -> RunConfig:
     return killed.tiny("data=digits", "data.partition=iid", "local.lr=0.5", *overrides, rounds=rounds)

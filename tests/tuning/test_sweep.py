@@ -26,7 +26,6 @@ from propfair.tuning.studies import Home, Studies
 from propfair.tuning.sweep import TrialRunner, run_sweep
 from tests.runs.killed import start
 
-pytestmark = pytest.mark.xdist_group("sweep")  # the finished sweep is made once
 RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]
 
 

@@ -13,8 +13,6 @@ from propfair.federation.federation import federate
 from propfair.federation.partition import PARTITIONERS
 from propfair.federation.split import Splitter
 
-pytestmark = pytest.mark.xdist_group("form fields")  # the lists are read once
-
 
 @pytest.fixture(scope="module")
 def words() -> ArrayExamples:
