@@ -1,7 +1,6 @@
 """The two lines that make an existing Flower app fair, and what they say when something is missing."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,7 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.algorithms.term import TERM
 from propfair.core.rounds import Rounds
-from propfair.errors import ConfigError, MissingExtraError
+from propfair.errors import ConfigError, MissingExtraError, TrainingError
 from propfair.flower import FairStrategy, client_app, fair_loss, fair_mod, fair_sampler
 from propfair.flower.messages import FORMAT, KEY
 from tests.builders import REQUIRED
@@ -83,17 +82,14 @@ def test_an_existing_app_becomes_fair(name: str, options: dict[str, Any]) -> Non
     assert result.train_metrics_clientapp[1]["mine"] == pytest.approx(2.0)
 
 
-def test_the_loss_on_validation_examples_is_measured_where_the_server_asks_for_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_loss_on_validation_examples_is_measured_where_the_server_asks_for_it() -> None:
     validation = [(torch.ones(3, 6), torch.tensor([0, 1, 2]))]
     asked = strategy(TERM(), rounds=Rounds(loss_source="validation"))
     run(asked, LocalGrid(existing_app(validation=validation)), num_rounds=1)
     assert len(set(asked.outcomes[0].loss.tolist())) == 1, "the same examples for all"
     for app in (existing_app(), client_app(network, own_data)):
-        run(strategy(TERM(), rounds=Rounds(loss_source="validation")), LocalGrid(app), num_rounds=1)
-        assert "asks for the loss on validation examples, and the client has none" in caplog.text
-        caplog.clear()
+        with pytest.raises(TrainingError, match=r"asks for the loss on validation examples, and the client has none"):
+            run(strategy(TERM(), rounds=Rounds(loss_source="validation")), LocalGrid(app), num_rounds=1)
 
 
 def test_batches_of_any_shape_are_measured() -> None:
@@ -110,13 +106,14 @@ def test_batches_of_any_shape_are_measured() -> None:
         (Ditto(), {}, "ditto trains a second model on each client.*client_app"),
     ],
 )
-def test_what_a_client_got_wrong_stands_in_the_log(
+def test_what_all_clients_got_wrong_ends_the_run_in_one_line(
     algorithm: Algorithm, app: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(strategy(algorithm), LocalGrid(existing_app(**app)), 1)
-    failed = [line for line in caplog.messages if "failed:" in line]
-    assert len(failed) == 4
-    assert all(re.search(message, line) for line in failed)
+    with pytest.raises(TrainingError, match=rf"round 1: every client failed, client 0 failed: .*{message}") as error:
+        run(strategy(algorithm), LocalGrid(existing_app(**app)), 3)
+    assert "\n" not in str(error.value)
+    (line,) = [line for line in caplog.messages if "failed:" in line]
+    assert line.startswith("round 1: clients 0, 1, 2, 3 failed: ")
 
 
 @pytest.mark.parametrize("app", [existing_app(), client_app(network, own_data)])

@@ -30,8 +30,7 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, TrainingError
-from propfair.flower import FairStrategy, client_app
-from propfair.flower import strategy as strategy_module
+from propfair.flower import FairStrategy, client_app, members
 from tests.builders import REQUIRED
 from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, network, own_data, simulated
 
@@ -172,7 +171,7 @@ def test_a_client_that_comes_back_as_another_node_is_the_same_client() -> None:
 
 
 def test_set_ups_that_can_not_work_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(members, "POLL_SECONDS", 0.0)
     grid = LocalGrid(client_app(network, own_data))
     grid.away = {1, 3}
     with pytest.raises(TrainingError, match=r"2 of 4 clients are there after 0 s, missing: \[1, 3\].*partition-id"):

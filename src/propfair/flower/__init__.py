@@ -30,6 +30,7 @@ if tuple(int(number) for number in _found.split(".")[:2]) < OLDEST:
     )
 
 from propfair.flower.client import client_app, fair_loss, fair_mod, fair_sampler  # noqa: E402
+from propfair.flower.limits import Limits  # noqa: E402
 from propfair.flower.strategy import FairStrategy  # noqa: E402
 
-__all__ = ["FairStrategy", "client_app", "fair_loss", "fair_mod", "fair_sampler"]
+__all__ = ["FairStrategy", "Limits", "client_app", "fair_loss", "fair_mod", "fair_sampler"]

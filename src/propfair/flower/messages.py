@@ -107,11 +107,6 @@ def answer(client: ClientId, num_clients: int, num_examples: int) -> MetricRecor
     return MetricRecord({f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples})
 
 
-def read_answer(metrics: MetricRecord) -> tuple[ClientId, int, int]:
-    """The inverse of `answer`."""
-    return _int(metrics, f"{KEY}.client"), _int(metrics, f"{KEY}.num-clients"), _int(metrics, NUM_EXAMPLES)
-
-
 def add_report(metrics: MetricRecord, report: Report) -> None:
     """Put a report among the metrics of a reply. The server measures the update itself."""
     metrics[f"{KEY}.num-steps"] = report.num_steps
@@ -120,28 +115,3 @@ def add_report(metrics: MetricRecord, report: Report) -> None:
     metrics[f"{KEY}.full-loss"] = report.full_loss
     for name, value in report.observed.items():
         metrics[f"{KEY}.observed.{name}"] = value
-
-
-def read_report(client: ClientId, metrics: MetricRecord, norm2: float) -> Report:
-    """The report of a client whose update the server has measured."""
-    prefix = f"{KEY}.observed."
-    return Report(
-        client=client,
-        num_steps=_int(metrics, f"{KEY}.num-steps"),
-        finite=norm2 < float("inf"),
-        norm2=norm2,
-        first_loss=_float(metrics, f"{KEY}.first-loss"),
-        running_loss=_float(metrics, f"{KEY}.running-loss"),
-        observed={name.removeprefix(prefix): _float(metrics, name) for name in metrics if name.startswith(prefix)},
-        full_loss=_float(metrics, f"{KEY}.full-loss"),
-    )
-
-
-def _float(metrics: MetricRecord, name: str) -> float:
-    value = metrics[name]
-    assert not isinstance(value, list)
-    return float(value)
-
-
-def _int(metrics: MetricRecord, name: str) -> int:
-    return int(_float(metrics, name))

@@ -1,44 +1,39 @@
 """Any algorithm as a Flower strategy. Flower carries the messages; `Aggregator` plans and concludes the rounds."""
 
 import copy
-import logging
 import math
-import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
-from propfair.algorithms.base import Algorithm, ClientId, Needs
+from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Needs
 from propfair.core.aggregator import Aggregator, Outcome, RoundPlan
-from propfair.core.client import LocalTraining
+from propfair.core.client import LocalTraining, observe
 from propfair.core.messages import Block, Reply, Report, reduce_block
-from propfair.core.params import FlatModel
+from propfair.core.params import FlatModel, all_finite
 from propfair.core.rounds import Rounds
+from propfair.engines.session import Event
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
-from propfair.flower.messages import (
-    ARRAYS,
-    CONFIG,
-    CORRECTION,
-    KEY,
-    NUM_EXAMPLES,
-    QUESTION,
-    Instruction,
-    correction_record,
-    instruct,
-    read_answer,
+from propfair.flower.journal import Journal, kind_of, log, named
+from propfair.flower.limits import Limits
+from propfair.flower.members import Members
+from propfair.flower.messages import ARRAYS, CONFIG, CORRECTION, NUM_EXAMPLES, Instruction, correction_record, instruct
+from propfair.flower.replies import (
+    RefusedError,
+    only_metrics,
+    own_numbers,
+    read_arrays,
+    read_num_examples,
     read_report,
 )
+from propfair.runs.measures import Measure
 
-POLL_SECONDS = 1.0
-TIMES_ASKED = 3
 STATISTICS = ("weighted_mean", "mean", "std", "worst", "worst10", "best10")
-log = logging.getLogger("flwr")  # so that our lines stand among Flower's, also in the log of a run
 
 
 class FairStrategy(Strategy):
@@ -48,11 +43,14 @@ class FairStrategy(Strategy):
     batches are a function of the seed. The first round waits until all clients are there, because the state of an
     algorithm is over all of them; later, clients that are away, late or broken take no part in a round.
 
+    Nothing that a client sends is believed unchecked, see `Limits`. A reply that is refused is an event, and the round
+    goes on; if no reply of a round can be used because all failed, the run ends with the error of the first client.
+
     The losses that a rule looks at come with the updates, so a round is one message to each client. The server holds
     all replies of a round in memory, as every Flower strategy does.
 
     Args:
-        algorithm: any algorithm.
+        algorithm: any algorithm, or its name.
         model: a module whose state dict has the names of the arrays that travel. It says which of them are parameters,
             to be weighed by the algorithm, and which are buffers, to be averaged by data share.
         local: how clients train. `client_app` follows it; with a training loop of their own, tell it the loop's
@@ -61,6 +59,7 @@ class FairStrategy(Strategy):
         seed: of all randomness.
         evaluate_every: rounds between evaluations on all clients; 0: never.
         patience: seconds that the first round waits for all clients, and for their answers.
+        limits: what is believed of a client, and what is cut.
 
     Attributes:
         outcomes: what each round did: weights, losses, dropped clients, diagnostics.
@@ -69,7 +68,7 @@ class FairStrategy(Strategy):
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | str,
         model: nn.Module,
         *,
         local: LocalTraining | None = None,
@@ -77,45 +76,67 @@ class FairStrategy(Strategy):
         seed: int = 0,
         evaluate_every: int = 1,
         patience: float = 120.0,
+        limits: Limits | None = None,
     ) -> None:
-        self.algorithm, self.seed = algorithm, seed
-        self.local, self.rounds = local or LocalTraining(), rounds or Rounds()
-        self.evaluate_every, self.patience = evaluate_every, patience
+        self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+        self.local, self.rounds, self.limits = local or LocalTraining(), rounds or Rounds(), limits or Limits()
+        self.seed, self.evaluate_every = seed, evaluate_every
         self.outcomes: list[Outcome] = []
         self.evaluations: dict[int, dict[str, dict[ClientId, float]]] = {}
         self._model = FlatModel(copy.deepcopy(model).cpu())
-        self._members: dict[int, ClientId] = {}  # by node id
-        self._asked: Counter[int] = Counter()
-        self._complaint = ""
-        self._sizes: dict[ClientId, int] = {}
-        self._num_clients = 0  # unknown before the first answer
+        self._names = dict(self._model.module.state_dict())
+        self._journal = Journal()
+        self._members = Members(self.limits, self._journal, patience)
         self._server: Aggregator | None = None
         self._plan: RoundPlan | None = None
+        self._sent: set[ClientId] = set()
+
+    @property
+    def events(self) -> list[Event]:
+        """What went wrong and was dealt with, oldest first: clients that were absent, failed, refused or clipped."""
+        return self._journal.events
 
     def summary(self) -> None:
         log.info("\t├──> Algorithm: %s (the server sees %s)", self.algorithm, self.algorithm.privacy)
         log.info("\t├──> Rounds: %s", self.rounds)
         log.info("\t└──> Seed: %d", self.seed)
 
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 3600,
+        train_config: ConfigRecord | None = None, evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:  # fmt: skip
+        """Run all rounds, as every strategy does. If nobody answers in any, that is an error and not an empty model."""
+        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if not result.arrays:
+            if num_rounds:
+                raise TrainingError(f"no client answered in any of the {num_rounds} rounds, and no model was trained")
+            result.arrays = initial_arrays
+        return result
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        nodes = self._meet(grid)
+        self._journal.round = server_round
+        if self._plan is not None:
+            self._journal.say("skipped", f"round {self._plan.cohort.round} was left out by what is around FairStrategy")
+        nodes = self._members.meet(grid)
         server = self._take_over(server_round, arrays)
         self._plan = plan = server.plan(None)
         measure = self.rounds.measured if self.algorithm.needs & Needs.ANY_LOSS else None
         config["server-round"] = server_round
         sent = ArrayRecord(self._model.state_dict(plan.job.params, plan.job.buffers))
+        self._journal.add("absent", set(plan.job.clients) - nodes.keys(), "not connected")
         messages = []
         for position, (client, order) in enumerate(zip(plan.job.clients, plan.job.orders, strict=True)):
             if client not in nodes:
-                log.warning("round %d: client %d is away", server_round, client)
                 continue
             text = Instruction(server_round, client, self.seed, self.algorithm, order, self.local, measure).text()
             content = RecordDict({ARRAYS: sent, CONFIG: instruct(config, text)})
             if (correction := plan.job.correction(position)) is not None:
                 content[CORRECTION] = correction_record(correction)
             messages.append(Message(content, nodes[client], MessageType.TRAIN))
+        self._sent = nodes.keys() & set(plan.job.clients)
         return messages
 
     def aggregate_train(
@@ -124,102 +145,69 @@ class FairStrategy(Strategy):
         server, plan = self._server, self._plan
         assert server is not None
         assert plan is not None
-        contents = self._by_client(server_round, replies)
-        if not contents:
+        self._plan = None
+        contents = self._by_client(replies)
+        wrong = self._journal.of_round(server_round, "failed")
+        if not contents and not wrong:
             log.warning("round %d: no client answered; the model stays as it is", server_round)
             return None, None
-        outcome = server.conclude(plan, self._blocks(plan, contents))
+        try:
+            outcome = server.conclude(plan, self._blocks(plan, contents))
+        except TrainingError as error:
+            wrong = self._journal.of_round(server_round, "failed", "refused")
+            if not wrong:
+                raise
+            first = min(wrong, key=lambda event: event.clients)
+            everyone = {client for event in wrong for client in event.clients} >= self._sent
+            who = f"every client failed, {named(first.clients[:1])}" if everyone else named(first.clients)
+            raise TrainingError(
+                f"round {server_round}: {who} {first.kind}: {first.detail}. "
+                f"The model of round {server_round - 1} is kept."
+            ) from error
         self.outcomes.append(outcome)
-        metrics = MetricRecord({**outcome.diagnostics, **_weighted_means(contents, self._sizes)})
+        means = {name: self._by_data(of_clients) for name, of_clients in _by_metric(contents).items()}
+        metrics = MetricRecord({**means, **outcome.diagnostics})
         return ArrayRecord(self._model.state_dict(server.released, server.buffers)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         if not self.evaluate_every or server_round % self.evaluate_every:
+            self._sent = set()
             return []
         config["server-round"] = server_round
         content = RecordDict({ARRAYS: arrays, CONFIG: config})
-        nodes = self._online(grid)
+        nodes = self._members.online(grid)
+        self._sent = set(nodes)
         return [Message(content, nodes[client], MessageType.EVALUATE) for client in sorted(nodes)]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        contents = self._by_client(server_round, replies)
-        if not contents:
+        contents, weights = self._by_client(replies), {}
+        for client, content in contents.items():
+            try:
+                weights[client] = self._num_tested(client, only_metrics(content))
+            except RefusedError as refusal:
+                self._journal.add("refused", [client], f"its evaluation: {refusal}")
+        values = _by_metric({client: contents[client] for client, number in weights.items() if number})
+        if not values:
             return None
-        values = _by_metric(contents)
         self.evaluations[server_round] = values
         metrics = MetricRecord()
         for name, of_clients in values.items():
-            weights = [_number(contents[client], NUM_EXAMPLES, self._sizes[client]) for client in of_clients]
-            numbers = summarize(list(of_clients.values()), weights, higher_is_better="loss" not in name).as_dict()
+            higher = Measure("test", name.removeprefix("personal_")).higher_is_better and "loss" not in name
+            numbers = summarize(
+                list(of_clients.values()), [weights[client] for client in of_clients], higher_is_better=higher
+            ).as_dict()
             metrics[name] = numbers["weighted_mean"]
             for statistic in STATISTICS[1:]:
                 metrics[f"{name}.{statistic}"] = numbers[statistic]
         return metrics
 
-    def _meet(self, grid: Grid) -> dict[ClientId, int]:
-        """The nodes of the clients that are online; the first time, of all clients."""
-        deadline = time.monotonic() + self.patience
-        while True:
-            self._ask(grid)
-            nodes = self._online(grid)
-            if self._server is not None or (nodes and len(nodes) == self._num_clients):
-                return nodes
-            if time.monotonic() > deadline:
-                missing = [client for client in range(self._num_clients) if client not in nodes]
-                raise TrainingError(
-                    f"{len(nodes)} of {self._num_clients or 'an unknown number of'} clients are there after "
-                    f"{self.patience:g} s{f', missing: {missing[:10]}' if missing else ''}. Start a SuperNode for "
-                    "each, with --node-config 'partition-id=... num-partitions=...' and fair_mod in its ClientApp."
-                    f"{self._complaint}"
-                )
-            time.sleep(POLL_SECONDS)
-
-    def _ask(self, grid: Grid) -> None:
-        """Ask nodes that we have not met who they are; one that does not say so is asked a few times only."""
-        online = sorted(set(grid.get_node_ids()) - set(self._members))
-        new = [node for node in online if self._asked[node] < TIMES_ASKED]
-        if not new:
-            return
-        self._asked.update(new)
-        question = RecordDict({CONFIG: ConfigRecord({KEY: QUESTION})})
-        messages = [Message(question, node, MessageType.TRAIN) for node in new]
-        for reply in grid.send_and_receive(messages, timeout=self.patience):
-            node = reply.metadata.src_node_id
-            if reply.has_error():
-                self._complaint = f" Node {node} answered: {reply.error.reason}"
-                log.warning("node %d does not say which client it is: %s", node, reply.error.reason)
-                continue
-            client, num_clients, num_examples = read_answer(next(iter(reply.content.metric_records.values())))
-            if not self._sizes:
-                self._num_clients = num_clients
-            if num_clients != self._num_clients:
-                raise ConfigError(
-                    f"node {node} says that it is one of {num_clients} clients, others that they are "
-                    f"{self._num_clients}: give all SuperNodes the same num-partitions"
-                )
-            if self._server is not None and self._sizes[client] != num_examples:
-                log.warning("client %d comes back with %d training examples", client, num_examples)
-            else:
-                self._sizes[client] = num_examples
-            self._members[node] = client
-
-    def _online(self, grid: Grid) -> dict[ClientId, int]:
-        """Node ids by client. The newest counts: a client that came back may have two for a while."""
-        online, nodes = set(grid.get_node_ids()), {}
-        for node, client in self._members.items():
-            if node in online:
-                if client in nodes and self._server is None:
-                    raise ConfigError(f"two SuperNodes are client {client}: give each its own partition-id")
-                nodes[client] = node
-        return nodes
-
     def _take_over(self, server_round: int, arrays: ArrayRecord) -> Aggregator:
         """The server with the model of this round, which others (differential privacy) may have changed on its way."""
-        params, buffers = self._vectors(arrays, "initial_arrays")
+        params, buffers = self._vectors(arrays)
         if self._server is None:
-            sizes = torch.tensor([self._sizes[client] for client in range(self._num_clients)])
+            sizes = torch.tensor(self._members.sizes)
             self._server = Aggregator(self.algorithm, sizes, self.local, self.rounds, self.seed, params, buffers)
         else:
             self._server.params = self._server.params + (params - self._server.released)
@@ -227,42 +215,81 @@ class FairStrategy(Strategy):
         self._server.round = server_round - 1
         return self._server
 
-    def _vectors(self, arrays: ArrayRecord, whose: str) -> tuple[Tensor, Tensor]:
+    def _vectors(self, arrays: ArrayRecord) -> tuple[Tensor, Tensor]:
         try:
             return self._model.vectors(arrays.to_torch_state_dict())
         except RuntimeError as error:
             reason = " ".join(str(error).split())
-            raise ConfigError(f"{whose} do not fit the model of the strategy: {reason}") from None
+            raise ConfigError(f"initial_arrays do not fit the model of the strategy: {reason}") from None
 
-    def _by_client(self, server_round: int, replies: Iterable[Message]) -> dict[ClientId, RecordDict]:
+    def _by_client(self, replies: Iterable[Message]) -> dict[ClientId, RecordDict]:
         """The contents of the replies in the order of the clients, whatever order they came in."""
         found: dict[ClientId, RecordDict] = {}
+        failed: dict[tuple[str, str], list[ClientId]] = {}
         for reply in replies:
-            client = self._members.get(reply.metadata.src_node_id)  # None: the SuperLink answers for a lost node
-            if reply.has_error():
-                who = "a client" if client is None else f"client {client}"
-                log.warning("round %d: %s failed: %s", server_round, who, reply.error.reason)
-            elif client is not None:
-                found[client] = reply.content
+            client = self._members.client(reply.metadata.src_node_id)  # None: the SuperLink answers for a lost node
+            if client is None or client not in self._sent:
+                reason = reply.error.reason if reply.has_error() else "nobody asked it"
+                self._journal.say("stranger", f"a reply of an unknown node is not used: {reason}")
+            elif reply.has_error():
+                failed.setdefault((kind_of(reply.error), str(reply.error.reason)), []).append(client)
+            else:
+                found.setdefault(client, reply.content)
+        for (kind, reason), clients in failed.items():
+            self._journal.add(kind, clients, reason)
+        said_so = {client for clients in failed.values() for client in clients}
+        self._journal.add("absent", self._sent - found.keys() - said_so, "no answer in time")
         return dict(sorted(found.items()))
 
     def _blocks(self, plan: RoundPlan, contents: Mapping[ClientId, RecordDict]) -> Iterable[Block]:
+        longest = self.limits.max_growth * max(1.0, float(plan.job.params.norm()))
         for block in plan.job.blocks():
             positions = range(block.start, block.stop)
-            found = (self._reply(plan, plan.job.clients[position], contents) for position in positions)
-            yield reduce_block(plan.job, positions, found)
+            yield reduce_block(plan.job, positions, (self._reply(plan, p, contents, longest) for p in positions))
 
-    def _reply(self, plan: RoundPlan, client: ClientId, contents: Mapping[ClientId, RecordDict]) -> Reply:
-        job = plan.job
+    def _reply(self, plan: RoundPlan, position: int, contents: Mapping[ClientId, RecordDict], longest: float) -> Reply:
+        job, client = plan.job, plan.job.clients[position]
+        nothing = Report.none(client), job.params[:0], job.buffers[:0]
         if client not in contents:
-            return Report.none(client), job.params[:0], job.buffers[:0]
-        content = contents[client]
-        params, buffers = self._vectors(next(iter(content.array_records.values())), f"the arrays of client {client}")
-        delta = params - job.params
-        report = read_report(client, next(iter(content.metric_records.values())), float(torch.dot(delta, delta)))
-        if plan.late and not math.isfinite(report.received_loss(self.rounds.loss_source)):
-            report = report._replace(finite=False)
+            return nothing
+        try:
+            report, delta, buffers = self._believed(plan, position, contents[client])
+            length = math.sqrt(report.norm2)
+            if report.finite and length > longest:
+                raise RefusedError(f"its update has length {length:.3g}, and the model {float(job.params.norm()):.3g}")
+        except RefusedError as refusal:
+            self._journal.add("refused", [client], str(refusal))
+            return nothing
+        clip = self.limits.clip_norm
+        if clip is not None and report.finite and length > clip:
+            self._journal.add("clipped", [client], f"updates longer than {clip:g} are shortened to it")
+            delta, report = delta * (clip / length), report._replace(norm2=clip * clip)
+        if not report.finite:
+            self._journal.add("diverged", [client], "its update, its buffers or its loss is not finite")
         return report, delta, buffers
+
+    def _believed(self, plan: RoundPlan, position: int, content: RecordDict) -> Reply:
+        """A reply that is whole; its numbers may still be infinite, as those of a client that diverged."""
+        job, client = plan.job, plan.job.clients[position]
+        watched = observe(self.algorithm, torch.ones(1), job.orders[position])
+        report = read_report(client, only_metrics(content), watched, self.limits)
+        params, buffers = self._model.vectors(read_arrays(content, self._names))
+        delta = params - job.params
+        norm2 = float(torch.dot(delta, delta))
+        finite = report.finite and norm2 < math.inf and all_finite(buffers)
+        if plan.late and not math.isfinite(report.received_loss(self.rounds.loss_source)):
+            finite = False
+        return report._replace(norm2=norm2, finite=finite), delta, buffers
+
+    def _num_tested(self, client: ClientId, metrics: MetricRecord) -> int:
+        """How many examples a client evaluated on; its training examples, if it does not say."""
+        size = self._members.size(client)
+        return read_num_examples(metrics, self.limits, least=0) if NUM_EXAMPLES in metrics else size
+
+    def _by_data(self, of_clients: Mapping[ClientId, float]) -> float:
+        """What clients say of their training, averaged by data as Flower's own strategies do."""
+        weights = [self._members.size(client) for client in of_clients]
+        return summarize(list(of_clients.values()), weights).weighted_mean
 
 
 def _by_metric(contents: Mapping[ClientId, RecordDict]) -> dict[str, dict[ClientId, float]]:
@@ -270,24 +297,6 @@ def _by_metric(contents: Mapping[ClientId, RecordDict]) -> dict[str, dict[Client
     values: dict[str, dict[ClientId, float]] = {}
     for client, content in contents.items():
         for record in content.metric_records.values():
-            for name, value in record.items():
-                if not isinstance(value, list) and name != NUM_EXAMPLES and not name.startswith(f"{KEY}."):
-                    values.setdefault(name, {})[client] = float(value)
+            for name, value in own_numbers(record).items():
+                values.setdefault(name, {})[client] = value
     return values
-
-
-def _weighted_means(contents: Mapping[ClientId, RecordDict], sizes: Mapping[ClientId, int]) -> dict[str, float]:
-    """What clients say of their training, averaged by data as Flower's own strategies do."""
-    means = {}
-    for name, of_clients in _by_metric(contents).items():
-        weights = [sizes[client] for client in of_clients]
-        means[name] = summarize(list(of_clients.values()), weights).weighted_mean
-    return means
-
-
-def _number(content: RecordDict, name: str, otherwise: float) -> float:
-    for record in content.metric_records.values():
-        value = record.get(name)
-        if isinstance(value, int | float):
-            return float(value)
-    return otherwise
