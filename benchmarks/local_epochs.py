@@ -91,7 +91,7 @@ def draw(numbers: Numbers) -> None:
     from propfair.report.picture import COLOURS
 
     figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    markers = "osv^DPX*<>h"
+    markers = "osv^DPX*p<>hd"
     for number, label in enumerate(RULES):
         ours = label.startswith("PropFair on the server")
         style = {"color": COLOURS[number % len(COLOURS)], "marker": markers[number], "lw": 2.6 if ours else 1.2}
