@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.growth import Point, exponent
 from benchmarks.harness import Measured
 from benchmarks.workloads import WORKLOADS
+from propfair.core.precision import PRECISIONS
 from propfair.report.drawing import COLOURS
 
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
@@ -72,23 +73,29 @@ def _machine(results: Results) -> str:
 
 
 def _speeds(results: Results) -> str:
-    rows = [["work", "contestant", "examples/s", "times bare", "goal", "start-up", "peak memory"]]
+    rows = [["work", "contestant", "precision", "examples/s", "times bare", "goal", "start-up", "peak memory"]]
     for workload in dict.fromkeys(m.workload for m in results.measured):
         base = results.speed(workload, BASE)
         for m in (m for m in results.measured if m.workload == workload):
+            name, precision = split_precision(m.contestant)
             if m.error:
                 outcome = "failed" if m.offered else "no such algorithm"
-                rows.append([workload, m.contestant, outcome, "", "", "", ""])
+                rows.append([workload, name, precision, outcome, "", "", "", ""])
                 continue
             ratio = f"{m.speed / base:.2f}" if base else ""
             goal = f">= {GOALS[workload]:g}" if m.contestant == "propfair" and workload in GOALS else ""
             spread = f"{m.speed:,.0f} ({min(m.speeds):,.0f}-{max(m.speeds):,.0f})"
-            rows.append(
-                [workload, m.contestant, spread, ratio, goal, f"{m.startup:.1f} s", f"{m.peak_bytes / 2**20:,.0f} MiB"]
-            )
+            memory = f"{m.peak_bytes / 2**20:,.0f} MiB"
+            rows.append([workload, name, precision, spread, ratio, goal, f"{m.startup:.1f} s", memory])
     measured = {m.workload for m in results.measured}
     legend = [f"- {w.name}: {w.title}" for w in WORKLOADS.values() if w.name in measured]
     return _table(rows) + "\n\n" + "\n".join(legend)
+
+
+def split_precision(contestant: str) -> tuple[str, str]:
+    """`propfair:bf16` is propfair in bf16; whoever says nothing computes in float32."""
+    name, _, option = contestant.partition(":")
+    return (name, option) if option in PRECISIONS else (contestant, "float32")
 
 
 def _growth(points: Sequence[Point]) -> str:

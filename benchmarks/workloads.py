@@ -14,7 +14,7 @@ class Workload:
     """Federated averaging of one network.
 
     Attributes:
-        name: W1 to W4, as in docs/performance.md.
+        name: W1 to W5, as in docs/performance.md.
         title: what it is, in a few words.
         num_clients: in all.
         cohort: clients of a round.
@@ -84,6 +84,10 @@ W4 = Workload(
     "W4", "20 clients, LSTM 1 x 256, 80 of 80 symbols, batch 64", 20, 20, (128, 128), 64, 0.1,
     ("lstm", {"num_layers": 1}), (80,), 80, symbols=80,
 )  # fmt: skip
+W5 = Workload(
+    "W5", "pfl-research's CIFAR-10 set-up: 1,000 clients, 50 a round, 50 examples, CNN of 1.6 M parameters, batch 10",
+    1000, 50, (50, 50), 10, 0.1, ("cnn", {}), (3, 32, 32), 10,
+)  # fmt: skip
 
 WORKLOADS = {
     workload.name: workload
@@ -94,6 +98,7 @@ WORKLOADS = {
         W3,
         replace(W3, name="W3-mlp", title="W3 with a network 60 to 64 to 10", model=("mlp", {"hidden": (64,)})),
         W4,
+        W5,
     )
 }
 

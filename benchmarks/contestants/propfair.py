@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import propfair
 from benchmarks.workloads import After, Workload
+from propfair.core.precision import PRECISIONS
 from propfair.federation.ragged import Ragged
 from propfair.runs.progress import Progress
 from propfair.seeds import generator
@@ -15,21 +16,21 @@ from propfair.seeds import generator
 FOR_EVER = 10**9
 
 
-def compete(workload: Workload, after_round: After, engine: str = "") -> None:
-    """Train through `propfair.train`, with the engine that it takes by itself or the named one."""
+def compete(workload: Workload, after_round: After, option: str = "") -> None:
+    """Train through `propfair.train`. The option names an engine or a precision; none: auto, in float32."""
     sizes = workload.client_sizes().numpy()
 
     def watch(progress: Progress) -> None:
         after_round(int(sizes[cohort(workload, progress.round)].sum()))
 
-    named: dict[str, Any] = {"engine": engine} if engine else {}
+    precision: Any = option if option in PRECISIONS else "float32"
+    named: dict[str, Any] = {} if option in ("", precision) else {"engine": option}
     propfair.train(
         workload.build_model(),
         federation(workload),
         propfair.algorithm("term", alpha=workload.tilt) if workload.tilt else "fedavg",
         rounds=FOR_EVER,
-        lr=workload.lr,
-        batch_size=workload.batch_size,
+        local=propfair.LocalTraining(lr=workload.lr, batch_size=workload.batch_size, precision=precision),
         participation=workload.cohort if workload.cohort < workload.num_clients else 1.0,
         eval_every=FOR_EVER,
         after_round=watch,

@@ -25,6 +25,7 @@ def results() -> Results:
         [
             Measured("bare", "W1", [100.0, 120.0, 90.0], 1.0, 2**30),
             Measured("propfair", "W1", [250.0, 300.0, 260.0], 2.0, 2**29),
+            Measured("propfair:bf16", "W1", [390.0, 400.0, 380.0], 2.0, 2**29),
             Measured("flower", "W1", error="no"),
             Measured("pfl", "W1", error="no", offered=False),
         ],
@@ -37,6 +38,7 @@ def test_workloads_have_the_right_shapes() -> None:
     parameters = {w.name: sum(p.numel() for p in w.build_model().parameters()) for w in WORKLOADS.values()}
     assert parameters == {
         "W1": 11_181_642, "W1-loss": 11_181_642, "W2": 1_206_590, "W3": 610, "W3-mlp": 4_554, "W4": 293_584,
+        "W5": 1_626_442,
     }  # fmt: skip
     for name in WORKLOADS:
         small = find(f"{name}@small")
@@ -109,9 +111,10 @@ def test_exponent() -> None:
 
 def test_tables() -> None:
     text = markdown(results())
-    assert "| W1 | propfair | 260 (250-300) | 2.60 | >= 2.4 | 2.0 s | 512 MiB |" in text
-    assert "| W1 | flower | failed |" in text
-    assert "| W1 | pfl | no such algorithm |" in text
+    assert "| W1 | propfair | float32 | 260 (250-300) | 2.60 | >= 2.4 | 2.0 s | 512 MiB |" in text
+    assert "| W1 | propfair | bf16 | 390 (380-400) | 3.90 |" in text
+    assert "| W1 | flower | float32 | failed |" in text
+    assert "| W1 | pfl | float32 | no such algorithm |" in text
     assert "2.1 % with 128 examples" in text
     assert "time ~ clients^0.50, memory ~ clients^1.00" in text
 

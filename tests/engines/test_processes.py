@@ -45,6 +45,12 @@ def test_every_algorithm_gives_the_bits_of_one_process(name: str) -> None:
     assert not found.events
 
 
+def test_bf16_gives_the_bits_of_one_process() -> None:
+    work = scenes.workload("propfair", precision="bf16")
+    expected = scenes.run(ONE_THREAD, work, scenes.with_buffers_and_dropout())
+    scenes.assert_same(scenes.run(TWO, work, scenes.with_buffers_and_dropout()), expected)
+
+
 def test_few_slots_partial_participation_and_unequal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "SLOT_BYTES", 0)  # three slots for a cohort of nine
     steps = tuple(1 + 3 * client % 7 for client in range(len(scenes.SIZES)))

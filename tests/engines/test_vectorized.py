@@ -130,6 +130,19 @@ def test_recorded_gradients(network: str, monkeypatch: pytest.MonkeyPatch) -> No
     check(scenes.workload(PropFair(placement="step")), NETWORKS[network])
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_bf16(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked, "CALLS_BEFORE_RECORDING", 2)
+    work, build = scenes.workload(PropFair(placement="step"), precision="bf16"), NETWORKS[network]
+    expected = scenes.run(InProcess(threads=1), work, build())
+    found = scenes.run(Vectorized(), work, build())
+    assert not found.notes
+    scenes.assert_same(found, expected, 0.02)  # sums in another order, and then rounded to eight bits
+    assert not torch.equal(
+        found.params, scenes.run(Vectorized(), scenes.workload(PropFair(placement="step")), build()).params
+    )
+
+
 @pytest.mark.parametrize("network", ["relu", "image"])
 def test_little_memory_means_small_chunks_and_nothing_else(network: str) -> None:
     check(scenes.workload("fedmgda+"), NETWORKS[network], memory=1e-5)
@@ -247,6 +260,7 @@ def sequential(*layers: nn.Module) -> nn.Module:
         (Recurrent, {}, "batching rule"),
         (Counts, {}, "changes its buffers"),
         (scenes.mlp, {"optimizer": "Adam"}, "optimizer 'Adam' is not SGD"),
+        (scenes.mlp, {"precision": "fp16"}, "in fp16 the gradients of each client are scaled"),
     ],
 )
 def test_what_cannot_be_batched_runs_client_by_client_and_says_why(

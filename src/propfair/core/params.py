@@ -1,6 +1,6 @@
 """A module as one flat vector: the only file that knows parameters, buffers and their dtypes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class FlatModel:
         return self.params.clone(), self.buffers
 
 
-def feed(module: nn.Module, inputs: Any) -> Any:
+def feed(module: Callable[..., Any], inputs: Any) -> Any:
     """The module's output: the items of a tuple are its arguments, those of a dict its named arguments."""
     if isinstance(inputs, Tensor):
         return module(inputs)

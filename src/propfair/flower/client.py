@@ -20,6 +20,7 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.core.client import LocalTraining, Memory, Workload, batch_loss, observe, transformed
 from propfair.core.messages import Job, Report
 from propfair.core.params import FlatModel
+from propfair.core.precision import check_precision
 from propfair.core.tasks import LossFunction, cross_entropy
 from propfair.data.base import ArrayExamples
 from propfair.engines.inprocess import InProcessSession
@@ -192,6 +193,7 @@ def client_app(
         num_clients = _place(context)[1]
         work = Workload(_OwnData.of(at.client, num_clients, data(context)), at.algorithm, at.local, at.seed, loss)
         session = InProcessSession(FlatModel(model()), work)
+        check_precision(at.local.precision, work.device, session.model.params.dtype)
         params, buffers = session.model.vectors(_arrays(message))
         session.restore({at.client: memory} if (memory := _load_memory(context)) else {})
         if at.measure:

@@ -8,6 +8,7 @@ from torch import nn
 from propfair.core.checks import check_examples, check_task
 from propfair.core.client import Workload, check_personal
 from propfair.core.params import feed
+from propfair.core.precision import check_precision
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng
 
@@ -29,6 +30,8 @@ def check_workload(module: nn.Module, work: Workload) -> None:
     if isinstance(work.local.steps, tuple) and len(work.local.steps) != federation.num_clients:
         raise ConfigError(f"local.steps lists {len(work.local.steps)} clients, but there are {federation.num_clients}")
     check_personal(work)
+    for parameter in module.parameters():
+        check_precision(work.local.precision, work.device, parameter.dtype)
     check_task(module, work)
     _check_lone_examples(module, work)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from propfair.core.client import Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
+from propfair.core.precision import precision_note
 from propfair.core.rounds import Rounds
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Session
@@ -86,6 +87,8 @@ def fit(
     model = FlatModel(rewritten.module, work.device)
     with recipe.engine.start(model, work) as session, stop_on_signal() as stop:
         server = Server(session, recipe.server, model.params, model.buffers)
+        if line := precision_note(work.local.precision, work.device):
+            session.note(line)
         trained = Trained("finished", 0, "", Records(recipe.name), {})
         seconds = 0.0 if folder is None else restore(server, session, folder, recipe.callbacks)
         session.num_rounds = schedule.rounds - server.round

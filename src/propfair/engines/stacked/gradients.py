@@ -14,9 +14,10 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from propfair.algorithms.base import Algorithm, Order
-from propfair.core.client import Tensors, batch_loss, transformed
+from propfair.core.client import Tensors, Workload, batch_loss, transformed
 from propfair.core.params import FlatModel
-from propfair.core.tasks import LossFunction, cross_entropy
+from propfair.core.precision import predict
+from propfair.core.tasks import cross_entropy
 
 CALLS_BEFORE_RECORDING = 25
 FEW_CLASSES = 128  # up to here one-hot labels are cheaper than looking up one score in each row
@@ -157,14 +158,15 @@ class AnyModule:
 
     recorded = True
 
-    def __init__(self, model: FlatModel, loss: LossFunction, goal: Goal) -> None:
+    def __init__(self, model: FlatModel, work: Workload, goal: Goal) -> None:
         module = model.module
         names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        loss = quick_cross_entropy if loss is cross_entropy else loss
+        loss = quick_cross_entropy if work.loss is cross_entropy else work.loss
 
         def gradient(told: tuple[str, ...], *inputs: Tensor) -> list[Tensor]:
             def of_one(params: Sequence[Tensor], x: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-                losses = loss(functional_call(module, dict(zip(names, params, strict=True)), (x,)), y)
+                call = partial(functional_call, module, dict(zip(names, params, strict=True)))
+                losses = loss(predict(call, x, work.local.precision, work.device, cache=False), y)
                 return goal(told, losses, *rest), losses
 
             params, batch = inputs[: len(names)], inputs[len(names) :]

@@ -1,6 +1,7 @@
 """Whether a workload can be trained in stacks: gradients of stacked clients are compared with plain autograd."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -33,16 +34,22 @@ def find_stack(model: FlatModel, work: Workload, job: Job) -> tuple[Stack, int]:
         raise NotBatchableError("it has several inputs")
     if work.algorithm.personal is not None and work.algorithm.personal.candidates:
         raise NotBatchableError("each client chooses its own lam on validation examples")
-    probe = Probe(model, work, job)
-    if work.loss is cross_entropy and linear_layers(model) is not None:
+    if work.local.precision == "fp16":
+        raise NotBatchableError("in fp16 the gradients of each client are scaled by its own factor")
+    probe, precise = Probe(model, work, job), work.local.precision == "float32"
+    if precise and work.loss is cross_entropy and linear_layers(model) is not None:
         linear = Stack("linear", model, work)
         if probe.difference(linear.shared) < TOLERANCE:
             return linear, probe.bytes_per_client
-    stack = Stack("any", model, work)
+    stack = in_float32 = Stack("any", model, work)
+    if not precise:
+        in_float32 = Stack("any", model, replace(work, local=replace(work.local, precision="float32")))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns where it would only loop over the clients
         try:
-            difference = probe.difference(stack.shared)
+            difference = probe.difference(in_float32.shared)
+            if not precise:
+                probe.difference(stack.shared)  # rounding hides what is wrong; but it may fail altogether
         except Exception as error:  # a module may fail in any way when its inputs are not plain tensors
             first_line = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise NotBatchableError(first_line) from error

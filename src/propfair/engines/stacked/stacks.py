@@ -50,8 +50,8 @@ class Stack:
             assert layers is not None
             self.shared, self.personal = LinearLayers(layers, self._goal), LinearLayers(layers, own_goal)
         else:
-            self.shared = AnyModule(model, work.loss, self._goal)
-            self.personal = AnyModule(model, work.loss, own_goal)
+            self.shared = AnyModule(model, work, self._goal)
+            self.personal = AnyModule(model, work, own_goal)
 
     def train(
         self, round_: int, clients: Sequence[ClientId], orders: Orders, received: Tensor,

@@ -1,0 +1,117 @@
+"""Mixed precision: matrix products of short numbers in the training steps, and everything else in float32.
+
+Parameters, losses, gradients as they are stepped along, sums, evaluation and the server's rules are float32 whatever
+the precision is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from propfair.core.params import feed
+from propfair.errors import ConfigError
+
+Precision = Literal["float32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+_SHORT: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_BF16 = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")  # what x86 and ARM call it
+_FP16 = ("avx512_fp16", "amx_fp16", "fp16_arith")
+_FIRST_SCALE = 2.0**16  # of fp16 objectives, as torch's GradScaler begins
+_RETRY = 2.0**-4
+
+
+def predict(module: Callable[..., Any], inputs: Any, precision: Precision, device: str, cache: bool = True) -> Any:
+    """The module's output in float32, from layers that compute in this precision.
+
+    Args:
+        module: or a function of its inputs; the parameters are float32.
+        inputs: see `feed`.
+        precision: of matrix products and convolutions.
+        device: where it is computed.
+        cache: keep the short copy of a parameter that several layers share; not under `torch.func`.
+    """
+    if precision == "float32":
+        return feed(module, inputs)
+    with torch.autocast(torch.device(device).type, _SHORT[precision], cache_enabled=cache):
+        output = feed(module, inputs)
+    return _in_float32(output)
+
+
+class Differentiator:
+    """The gradient of an objective, which in fp16 is scaled, since small derivatives would be 0 there.
+
+    Where a scaled derivative is not finite, the same step is differentiated again with a smaller scale, and later steps
+    go on with that: no step is left out. The scale starts anew with each client and round, so that nothing but
+    (seed, round, client) decides the bits.
+    """
+
+    def __init__(self, params: Sequence[Tensor], precision: Precision) -> None:
+        self._params = tuple(params)
+        self._scale = _FIRST_SCALE if precision == "fp16" else 1.0
+
+    def __call__(self, objective: Tensor, zeros: bool = True) -> tuple[Tensor, ...]:
+        """One tensor for each parameter; of those that the objective does not depend on 0, or None without `zeros`."""
+        while self._scale > 1:
+            scaled = self._differentiate(objective, zeros, self._scale)
+            if all(gradient is None or bool(gradient.isfinite().all()) for gradient in scaled):
+                return tuple(gradient if gradient is None else gradient / self._scale for gradient in scaled)
+            self._scale *= _RETRY
+        return self._differentiate(objective, zeros)
+
+    def _differentiate(self, objective: Tensor, zeros: bool, scale: float = 1.0) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            objective, self._params, grad_outputs=None if scale == 1 else torch.full_like(objective, scale),
+            retain_graph=scale > 1, allow_unused=True, materialize_grads=zeros,
+        )  # fmt: skip
+
+
+def check_precision(precision: Precision, device: str, dtype: torch.dtype) -> None:
+    """Refuse a precision that a model of this type can't be trained in on this device."""
+    if precision == "float32":
+        return
+    if dtype != torch.float32:
+        raise ConfigError(
+            f"local.precision={precision!r} shortens the numbers of models that hold float32, and this one holds "
+            f"{str(dtype).removeprefix('torch.')}. Call model.float(), or leave local.precision alone."
+        )
+    kind = torch.device(device).type
+    if not torch.amp.is_autocast_available(kind):
+        raise ConfigError(f"torch can't train in {precision} on device {device!r}. Use local.precision='float32'.")
+    if precision == "fp16" and kind == "cpu" and not _multiplies(_FP16):
+        raise ConfigError(
+            "local.precision='fp16' is for GPUs: this processor can't multiply such numbers. Use --device cuda, or "
+            "local.precision='float32'; 'bf16' works on every processor, and is fast on those that multiply it."
+        )
+
+
+def precision_note(precision: Precision, device: str) -> str:
+    """What the user should know about a precision on this device; "" for nothing."""
+    kind = torch.device(device).type
+    if precision == "bf16" and kind == "cpu" and not _multiplies(_BF16):
+        return (
+            "this processor can't multiply bf16 (it has neither avx512_bf16 nor amx_bf16): the numbers are those of "
+            "bf16, but training takes longer than in float32, which is the fast choice here"
+        )
+    if precision == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "this GPU can't multiply bf16, and training in it takes long: local.precision='fp16' is the fast choice"
+    return ""
+
+
+def _multiplies(instructions: Sequence[str]) -> bool:
+    """Whether the processor has any of these instructions; taken for granted where torch is too old to tell."""
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return True
+    known = torch.cpu.get_capabilities()
+    return any(known.get(name, False) for name in instructions)
+
+
+def _in_float32(output: Any) -> Any:
+    """The same structure with short numbers as float32."""
+    if isinstance(output, Tensor):
+        return output.float() if output.dtype in _SHORT.values() else output
+    if isinstance(output, Mapping):
+        return {name: _in_float32(value) for name, value in output.items()}
+    return type(output)(map(_in_float32, output)) if type(output) in (tuple, list) else output
