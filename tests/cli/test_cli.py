@@ -180,6 +180,6 @@ def test_ctrl_c_stops_cleanly_and_leaves_a_readable_record(tmp_path: Path) -> No
     assert "interrupted after" in out
     stored = RunFolder.open(tmp_path / "long")
     assert stored.status["state"] == "interrupted"
-    rounds = stored.records()["round"].to_pylist()
+    rounds = stored.tables().clients["round"].to_pylist()
     assert max(rounds) == stored.status["rounds"]
     assert stored.model()

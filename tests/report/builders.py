@@ -8,7 +8,8 @@ import torch
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.core.messages import Reports
-from propfair.runs.folder import Checkpoint, RunFolder
+from propfair.runs.checkpoints import Checkpoint
+from propfair.runs.folder import RunFolder
 from propfair.runs.records import Records
 from propfair.runs.run import RunState
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from propfair.errors import ConfigError, DataError
+from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import config_from, finetune
 from propfair.runs.folder import RunFolder
@@ -68,7 +68,9 @@ def test_a_fine_tuned_run_resumes_though_its_start_is_gone(start: Path, tmp_path
     for path in (tmp_path / "cut" / "checkpoints").iterdir():
         path.unlink()  # back to the first round
     start.rename(tmp_path / "elsewhere")
-    resume(tmp_path / "cut")
+    with pytest.warns(PropFairWarning) as warned:
+        resume(tmp_path / "cut")
+    assert "starting from the beginning" in str(warned[-1].message)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 

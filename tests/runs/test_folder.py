@@ -3,17 +3,21 @@
 import contextlib
 import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from propfair import files
 from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import run
+from propfair.runs.reading import read_run
 
 TINY = ["model=logistic", "schedule.rounds=2", "schedule.eval_every=1", "data.num_clients=4"]
 
@@ -24,7 +28,7 @@ def test_a_run_writes_everything_and_it_can_be_read_back(tmp_path: Path) -> None
     stored = RunFolder.open(tmp_path / "one")
     assert stored.status["state"] == "finished"
     assert stored.status["rounds"] == 2
-    assert stored.records().equals(result.records)
+    assert stored.tables().clients.equals(result.records)
     assert set(result.records["metric"].unique().to_pylist()) >= {"weight", "loss", "accuracy", "slope"}
     assert result.records.column_names == ["run", "round", "client", "split", "metric", "value"]
     assert stored.environment["packages"]["torch"] == torch.__version__
@@ -81,15 +85,21 @@ def test_a_folder_that_can_not_be_written_fails_before_training(tmp_path: Path) 
         run(make_config({}, TINY), tmp_path / "file" / "one")
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(OSError, (errno.ENOSPC, "No space left on device")), (SafetensorError, ("I/O error: No space left on device",))],
+)
+def test_a_full_disk_is_one_clear_error_and_leaves_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], text: tuple[Any, ...]
+) -> None:
     def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise kind(*text)
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(TrainingError, match="No space left on device"):
         run(make_config({}, TINY), tmp_path / "one")
     assert not list((tmp_path / "one").glob(".*"))
-    assert RunFolder.open(tmp_path / "one").records().num_rows > 0
+    assert read_run(tmp_path / "one").status.state == "running"
 
 
 def test_replacing_keeps_the_old_file_when_writing_fails(tmp_path: Path) -> None:
@@ -100,6 +110,44 @@ def test_replacing_keeps_the_old_file_when_writing_fails(tmp_path: Path) -> None
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+SEALED = ["config.toml", "clients.json", "environment.json", "records.parquet", "rounds.parquet", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", [*SEALED, "status.json"])
+def test_damage_to_a_finished_run_is_named(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "one"
+    run(make_config({}, TINY), folder)
+    stored = json.loads((folder / "status.json").read_text())
+    assert set(stored["files"]) == {*SEALED, "metrics.csv"}
+    whole = (folder / name).read_bytes()
+    for place in (0, len(whole) // 2, len(whole) - 3):
+        (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(DataError, match=name):
+            _read_all(folder)
+    (folder / name).write_bytes(whole[:-10])
+    with pytest.raises(DataError, match=name):
+        _read_all(folder)
+    (folder / name).unlink()
+    with pytest.raises(DataError, match=name):
+        _read_all(folder)
+    (folder / name).write_bytes(whole)
+    _read_all(folder)
+
+
+def _read_all(folder: Path) -> None:
+    read_run(folder)
+    RunFolder.open(folder).model()
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    run(make_config({}, TINY), tmp_path / "one")
+    path = tmp_path / "one" / "records.parquet"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"records\.parquet is a pipe, not a file"):
+        read_run(tmp_path / "one")
 
 
 def test_foreign_and_damaged_folders_are_named(tmp_path: Path) -> None:

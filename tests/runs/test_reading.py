@@ -14,6 +14,7 @@ from propfair.runs.grouping import by_clients
 from propfair.runs.measures import ACCURACY, Measure, Series
 from propfair.runs.reading import find_runs, read_run, read_runs
 from tests.report.builders import write_run
+from tests.sealing import reseal
 
 
 def test_runs_are_found_below_any_folder(tmp_path: Path) -> None:
@@ -55,12 +56,12 @@ def _stranger(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "records.parquet").write_bytes(b"PAR1 half"), "can't read the records"),
+        (lambda run: (run / "records.parquet").write_bytes(b"PAR1 half"), "records.parquet can't be read"),
         (lambda run: (run / "status.json").write_text('{"format": 1, "name": "x", "rounds": "many"}'), "status.json"),
         (lambda run: (run / "status.json").write_text('{"format": 99}'), "format 99"),
         (lambda run: (run / "status.json").write_text('{"state"'), "not valid JSON"),
         (lambda run: (run / "clients.json").write_text("{}"), "clients.json: fingerprint"),
-        (lambda run: (run / "clients.json").unlink(), "no readable clients.json"),
+        (lambda run: (run / "clients.json").unlink(), "it has no clients.json"),
         (lambda run: (run / "config.toml").write_text("= 1"), "not valid TOML"),
         (lambda run: (run / "config.toml").write_bytes(b"\xff\xfe"), "config.toml"),
         (_drop_sizes, "sizes.train has 1 entries for 10 clients"),
@@ -71,6 +72,10 @@ def test_a_spoilt_folder_is_a_problem_and_the_others_are_read(tmp_path: Path, sp
     bad, good = write_run(tmp_path / "bad"), write_run(tmp_path / "good")
     assert callable(spoil)
     spoil(bad)
+    _, (found,) = read_runs([bad])
+    assert "bad" in str(found), "what is sealed and damaged is named"
+    if "status.json" not in said and "format" not in said and "JSON" not in said:
+        reseal(bad)
     runs, problems = read_runs([tmp_path])
     assert [run.folder for run in runs] == [good]
     assert len(problems) == 1
@@ -159,6 +164,6 @@ def test_labels_tell_settings_apart(tmp_path: Path) -> None:
 
 def test_a_run_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r")
-    (run / "status.json").write_text('{"format": 2}')
-    with pytest.raises(DataError, match="format 2"):
+    (run / "status.json").write_text('{"format": 3}')
+    with pytest.raises(DataError, match="format 3"):
         read_run(run)

@@ -1,5 +1,6 @@
 """A run that was stopped, killed or damaged ends with the same bits as one that was not."""
 
+import errno
 import json
 import os
 import random
@@ -7,7 +8,11 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -16,7 +21,9 @@ from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import resume, run
 from propfair.runs.progress import Progress
+from propfair.runs.reading import read_run
 from tests.runs.killed import content, run_or_resume, start, tiny, train, train_and_die
+from tests.sealing import reseal
 
 
 @pytest.fixture(autouse=True)
@@ -133,11 +140,7 @@ def _interrupted(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return tmp_path / "stopped", content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["state-00000006.safetensors", "records-00000006.parquet", "checkpoint-00000006.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: str) -> None:
-    folder, expected = _interrupted(tmp_path)
-    path = folder / "checkpoints" / name
+def _damage(path: Path, damage: str) -> None:
     whole = path.read_bytes()
     middle = len(whole) // 2
     if damage == "gone":
@@ -145,22 +148,109 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: 
     else:
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
         path.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
+
+
+@pytest.mark.parametrize("name", ["state-00000006.safetensors", "checkpoint-00000006.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: str) -> None:
+    folder, expected = _interrupted(tmp_path)
+    _damage(folder / "checkpoints" / name, damage)
     seen: list[int] = []
-    if name.startswith("checkpoint") and damage == "gone":  # as if it had never been written
+    with pytest.warns(PropFairWarning, match=name.replace("state", "checkpoint").split(".")[0]):
         resume(folder, after_round=lambda now: seen.append(now.round))
-    else:
-        with pytest.warns(PropFairWarning, match="checkpoint-00000006.json is damaged"):
-            resume(folder, after_round=lambda now: seen.append(now.round))
     assert seen[0] == 5
     assert content(folder) == expected
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_a_damaged_journal_costs_its_rows_and_no_state(tmp_path: Path, damage: str) -> None:
+    folder, expected = _interrupted(tmp_path)
+    _damage(folder / "checkpoints" / "journal-00000000", damage)
+    with pytest.raises(DataError, match="journal-00000000"):
+        read_run(folder)
+    seen: list[int] = []
+    with pytest.warns(PropFairWarning, match=r"journal-00000000.*; the records of rounds .* are lost"):
+        result = resume(folder, after_round=lambda now: seen.append(now.round))
+    assert seen[0] == 7
+    lost = {"flip": {3, 4}, "cut": {3, 4, 5, 6}, "empty": {1, 2, 3, 4, 5, 6}, "gone": {1, 2, 3, 4, 5, 6}}[damage]
+    assert set(range(1, 9)) - set(result.records["round"].to_pylist()) == lost
+    assert "were damaged and are left out" in read_run(folder).status.reason
+    whole, found = pq.read_table(tmp_path / "whole" / "records.parquet"), pq.read_table(folder / "records.parquet")
+    kept = whole.filter(pc.invert(pc.is_in(whole["round"], pa.array(sorted(lost), pa.int32()))))
+    assert found.to_pylist() == kept.to_pylist()
+    assert content(folder)["model.safetensors"] == expected["model.safetensors"]
+
+
 def test_all_checkpoints_damaged_starts_from_the_beginning(tmp_path: Path) -> None:
     folder, expected = _interrupted(tmp_path)
-    (folder / "checkpoints" / "records-00000002.parquet").write_bytes(b"")
-    with pytest.warns(PropFairWarning, match="damaged"):
+    for path in (folder / "checkpoints").glob("state-*"):
+        path.write_bytes(b"")
+    with pytest.warns(PropFairWarning) as warned:
         resume(folder)
+    assert "starting from the beginning" in str(warned[-1].message)
     assert content(folder) == expected
+
+
+@pytest.mark.parametrize("name", ["state-00000006.safetensors", "checkpoint-00000006.json"])
+def test_a_file_that_can_not_be_read_now_is_kept(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, expected = _interrupted(tmp_path)
+    unreadable, real_open = folder / "checkpoints" / name, Path.open
+
+    def failing(path: Path, *rest: Any, **more: Any) -> Any:
+        if path == unreadable and "w" not in rest:
+            raise OSError(errno.EIO, "Input/output error")
+        return real_open(path, *rest, **more)
+
+    before = {path.name: path.read_bytes() for path in (folder / "checkpoints").iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", failing)
+        with pytest.warns(PropFairWarning, match="Input/output error; going back to the one before it"):
+            stopped = resume(folder, after_round=_stop_at(5))
+    assert stopped.rounds == 5
+    after = {path.name: path.read_bytes() for path in (folder / "checkpoints").iterdir()}
+    assert {name: after[name] for name in before if "00000004" not in name} == {
+        name: content for name, content in before.items() if "00000004" not in name
+    }, "nothing that a later resume could need is gone"
+    seen: list[int] = []
+    resume(folder, after_round=lambda now: seen.append(now.round))
+    assert seen[0] == 6, "after the checkpoint that the last session wrote"
+    assert content(folder) == expected
+
+
+def test_a_journal_that_can_not_be_read_now_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, expected = _interrupted(tmp_path)
+    real_open = Path.open
+
+    def failing(path: Path, *rest: Any, **more: Any) -> Any:
+        if path.name.startswith("journal"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_open(path, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", failing)
+        with pytest.raises(DataError, match=r"journal-00000000 can't be read: Permission denied\. Make it readable"):
+            resume(folder)
+    resume(folder)
+    assert content(folder) == expected
+
+
+def test_files_of_others_in_the_folder_of_checkpoints_are_left_alone(tmp_path: Path) -> None:
+    folder, expected = _interrupted(tmp_path)
+    mine = [folder / "checkpoints" / name for name in ("thesis.tex", "checkpoint-final.json", "state-of-the-art.txt")]
+    for path in mine:
+        path.write_text("years of work")
+    read_run(folder)
+    resume(folder)
+    assert content(folder) == expected
+    assert sorted((folder / "checkpoints").iterdir()) == sorted(mine)
+
+
+def test_an_edited_config_is_not_resumed(tmp_path: Path) -> None:
+    folder, _ = _interrupted(tmp_path)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("lr = 0.1", "lr = 0.9"))
+    with pytest.raises(DataError, match=r"config\.toml is damaged or was edited: .* propfair run --config"):
+        resume(folder)
 
 
 def test_older_checkpoints_are_pruned(tmp_path: Path) -> None:
@@ -180,6 +270,7 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_run_without_config_can_not_be_resumed(tmp_path: Path) -> None:
     folder, _ = _interrupted(tmp_path)
     (folder / "config.toml").write_text("")
+    reseal(folder)
     with pytest.raises(ConfigError, match="started from Python"):
         resume(folder)
 
@@ -188,6 +279,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
     folder, _ = _interrupted(tmp_path)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("num_clients = 4", "num_clients = 5"))
+    reseal(folder)
     with pytest.raises(DataError, match="have changed"):
         resume(folder)
 

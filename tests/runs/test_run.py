@@ -27,6 +27,7 @@ from propfair.runs.reading import read_run
 from propfair.runs.toml import write_toml
 from tests.report.builders import write_run
 from tests.runs.killed import tiny
+from tests.sealing import reseal
 
 
 def test_the_summary_is_weighted_by_data_in_memory_and_on_disk(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_seeds_that_differ_in_what_decides_no_result_are_one_group_everywhere(
         config = tomllib.loads(path.read_text())
         (config.setdefault(section, {}) if section else config)[key] = value
         path.write_text(write_toml(config))
+        reseal(path.parent)
     runs = [read_run(tmp_path / name) for name in ("a0", "a1", "b0", "b1")]
     (comparison,) = by_clients(runs)
     assert [[one.seed for one in group.runs] for group in comparison.groups] == [[0, 1], [0, 1]]
@@ -95,6 +97,7 @@ def test_seeds_of_a_fine_tuned_model_are_one_group(tmp_path: Path) -> None:
     path = tmp_path / "end-1" / "environment.json"  # as if it had come from elsewhere
     said = json.loads(path.read_text())
     path.write_text(json.dumps({**said, "start": {**said["start"], "rounds": 50}}))
+    reseal(path.parent)
     assert len(group_runs([read_run(tmp_path / f"end-{seed}") for seed in (0, 1)])) == 2
 
 
@@ -159,6 +162,7 @@ def test_runs_of_an_older_version_had_the_defaults_of_options_that_came_later(tm
     path.write_text(path.read_text().replace("strict = false\n", ""))
     environment = json.loads((tmp_path / "old" / "environment.json").read_text())
     (tmp_path / "old" / "environment.json").write_text(json.dumps({**environment, "seed": 1}))
+    reseal(tmp_path / "old")
     assert len(group_runs([read_run(tmp_path / "new"), read_run(tmp_path / "old")])) == 1
 
 

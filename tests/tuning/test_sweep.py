@@ -67,12 +67,12 @@ def test_the_best_on_the_validation_split_wins(finished: Studies) -> None:
 
 def test_the_test_split_is_read_once_at_the_end(finished: Studies) -> None:
     for path in (finished.home.out / "trials").iterdir():
-        records = RunFolder.open(path).records().to_pandas()
+        records = RunFolder.open(path).tables().clients.to_pandas()
         assert "test" not in set(records["split"])
     finals = sorted((finished.home.out / "final").iterdir())
     assert len(finals) == 4
     for path in finals:
-        records = RunFolder.open(path).records().to_pandas()
+        records = RunFolder.open(path).tables().clients.to_pandas()
         assert set(records.query("split == 'test'")["round"]) == {3}
         assert set(records.query("split == 'validation'")["round"]) == {1, 2, 3}
 

@@ -3,58 +3,52 @@
 config.toml            what to run, resolved
 environment.json       versions, machine, git commit
 clients.json           names, sizes and label counts of the clients
-status.json            state (running, finished, interrupted, failed), rounds done, seconds
+status.json            state (running, finished, interrupted, failed), rounds done, seconds, checksums of other files
 start.safetensors      the model it started from, if that was another run's
-records.parquet        run, round, client, split, metric, value
-rounds.parquet         run, round, metric, value
+records.parquet        run, round, client, split, metric, value; once the run has ended
+rounds.parquet         run, round, metric, value; likewise
 metrics.csv            round, name, value: statistics over clients for other tools
 model.safetensors      the model reached
-checkpoints/           until the run is finished: parts of the records, and all that a resume needs
+checkpoints/           until the run has ended: the records, and all that a resume needs
 
-A checkpoint counts once its checkpoint-ROUND.json is there, with the checksums of every file it stands on. Whenever a
-run is killed, either the old checkpoint counts or the new one does.
+Every JSON file carries its own checksum. What never changes is sealed from the beginning, everything once the run has
+ended. Reading a file verifies it, and damage is an error that names it. Folders of version 0.1.0 (format 1) have no
+checksums and are read without.
 """
 
 import contextlib
-import hashlib
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from propfair.errors import ConfigError, DataError
-from propfair.files import give_usual_mode, replacing, write_text
+from propfair.files import check_readable, give_usual_mode, write_text
+from propfair.runs import seal
+from propfair.runs.checkpoints import Checkpoint, Checkpoints, Found, Tables
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
 from propfair.runs.run import RunState
+from propfair.runs.tensors import load_tensors, save_tensors
 
 if sys.platform != "win32":
     import fcntl
 
-_KEPT_CHECKPOINTS = 2
-FORMAT = 1  # of the folder; a folder of another format is refused
+_UNSEALED = 1  # the format of version 0.1.0
+FORMAT = 2  # a folder of yet another format is refused
+_FIXED = ("config.toml", "clients.json", "start.safetensors")  # written once
+_FINAL = (*_FIXED, "environment.json", "records.parquet", "rounds.parquet", "metrics.csv", "model.safetensors")
 
 
 class InUseError(ConfigError):
     """Another process trains in this folder."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that a resume needs: named tensors after a round, and the seconds that the run took so far."""
-
-    round: int
-    tensors: dict[str, Tensor]
-    seconds: float = 0.0
 
 
 class RunFolder:
@@ -62,8 +56,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._checkpoints = path / "checkpoints"
-        self._parts: dict[str, str] = {}  # the checksums of the parts of the records that count
+        self._checkpoints = Checkpoints(path / "checkpoints")
 
     @classmethod
     def create(
@@ -91,13 +84,13 @@ class RunFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = cls(_hidden_sibling(path))
             drafts.append(draft.path)
-            draft._write_json("status.json", {"format": FORMAT, "name": name})
-            draft.save_status("running", 0)
             write_text(draft.path / "config.toml", config)
             draft._write_json("environment.json", environment or {})
             draft._write_json("clients.json", clients or {})
             if start is not None:
-                draft._save_tensors("start.safetensors", start)
+                save_tensors(draft.path / "start.safetensors", start)
+            draft._write_json("status.json", {"format": FORMAT, "name": name, "files": draft._digests(_FIXED)})
+            draft.save_status("running", 0)
             if old:
                 with cls(path).in_use():
                     aside = _hidden_sibling(path)
@@ -118,9 +111,9 @@ class RunFolder:
         """An existing run folder."""
         folder = cls(path)
         found = folder.status.get("format")
-        if found != FORMAT:
+        if found not in (_UNSEALED, FORMAT):
             raise DataError(
-                f"{path} has format {found!r}; this version of propfair reads format {FORMAT}. "
+                f"{path} has format {found!r}; this version of propfair reads formats {_UNSEALED} and {FORMAT}. "
                 "Use the version that wrote it (see its environment.json), or run it again."
             )
         return folder
@@ -128,7 +121,9 @@ class RunFolder:
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Keeps other processes from training in this folder. The system frees it when this process ends."""
-        with (self.path / "config.toml").open("r+") as file:  # the one file that is never replaced
+        path = self.path / "config.toml"  # the one file that is never replaced
+        check_readable(path)
+        with path.open("r+") as file:
             if sys.platform != "win32":
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +135,7 @@ class RunFolder:
 
     @property
     def status(self) -> dict[str, Any]:
-        """State, rounds done, seconds, and why it ended."""
+        """State, rounds done, seconds, why it ended, and the checksums of the files that will not change."""
         return self._read_json("status.json")
 
     @property
@@ -156,23 +151,36 @@ class RunFolder:
     @property
     def config_text(self) -> str:
         """The resolved config, TOML; empty for a run that was started from Python."""
+        self._verify("config.toml", "If the change is meant, it is another run: propfair run --config with that file.")
         return self._read("config.toml")
 
-    def records(self) -> pa.Table:
-        """The client table, also while the run goes on."""
-        return self._table("records", CLIENT_SCHEMA)
-
-    def diagnostics(self) -> pa.Table:
-        """The table of whole rounds, also while the run goes on."""
-        return self._table("rounds", ROUND_SCHEMA)
+    def tables(self) -> Tables:
+        """The records of clients and those of whole rounds, also while the run goes on."""
+        for pause in (0.05, 0.2, 0):
+            status = self.status
+            try:
+                if status.get("state") in ("finished", "failed"):
+                    clients, rounds = self.path / "records.parquet", self.path / "rounds.parquet"
+                    return Tables(self._read_table(clients, CLIENT_SCHEMA), self._read_table(rounds, ROUND_SCHEMA))
+                return self._checkpoints.tables(status.get("name", ""), status.get("rounds", 0))
+            except DataError:
+                if not pause:
+                    raise
+                time.sleep(pause)  # the run may have gone on just now, and pruned or joined what was to be read
+        raise AssertionError
 
     def model(self) -> dict[str, Tensor]:
         """The state dict of the model reached."""
-        return self._load_tensors("model.safetensors")
+        self._verify("model.safetensors")
+        return load_tensors(self.path / "model.safetensors")
 
     def start(self) -> dict[str, Tensor] | None:
         """The state dict of the model it started from, if it was given one."""
-        return self._load_tensors("start.safetensors") if (self.path / "start.safetensors").exists() else None
+        path = self.path / "start.safetensors"
+        if not path.exists() and path.name not in self.status.get("files", {}):
+            return None
+        self._verify(path.name)
+        return load_tensors(path)
 
     # What is written.
 
@@ -180,140 +188,93 @@ class RunFolder:
         self._write_json("environment.json", environment)
 
     def save_status(self, state: RunState, rounds: int, reason: str = "", seconds: float = 0.0) -> None:
+        """Say how far the run is, and seal what will not change from here on."""
         now = {"state": state, "rounds": rounds, "reason": reason, "seconds": round(seconds, 3)}
-        self._write_json("status.json", {**self.status, **now})
+        status = {**self.status, **now}
+        if "files" in status:
+            fixed = {name: checksum for name, checksum in status["files"].items() if name in _FIXED}
+            final = {"running": (), "interrupted": ("model.safetensors",)}.get(state, _FINAL)
+            status["files"] = {**self._digests(name for name in final if name not in fixed), **fixed}
+        self._write_json("status.json", status)
 
     def save_model(self, state: Mapping[str, Tensor]) -> None:
-        self._save_tensors("model.safetensors", state)
+        save_tensors(self.path / "model.safetensors", state)
 
     def save_checkpoint(self, checkpoint: Checkpoint, records: Records) -> None:
         """Write the rows since the last checkpoint, then the checkpoint; older checkpoints are pruned."""
-        self._checkpoints.mkdir(exist_ok=True)
-        number = f"{checkpoint.round:08d}"
-        for kind, table in (("records", records.clients), ("rounds", records.diagnostics)):
-            part = self._checkpoints / f"{kind}-{number}.parquet"
-            with replacing(part) as temporary:
-                pq.write_table(table, temporary)
-                self._parts[part.name] = _checksum(temporary)
-        state = self._checkpoints / f"state-{number}.safetensors"
-        with replacing(state) as temporary:
-            safetensors.torch.save_file(_separate(checkpoint.tensors), temporary)
-            files = {**self._parts, state.name: _checksum(temporary)}
-        elsewhere = [name for name, tensor in checkpoint.tensors.items() if tensor.device.type != "cpu"]
-        content = {"seconds": checkpoint.seconds, "on_device": elsewhere, "sha256": files}
-        write_text(self._checkpoints / f"checkpoint-{number}.json", json.dumps(content, indent=1) + "\n")
-        records.clear()
-        for old in sorted(self._checkpoints.glob("checkpoint-*.json"))[:-_KEPT_CHECKPOINTS]:
-            old.unlink()
-            (self._checkpoints / f"state-{_number(old):08d}.safetensors").unlink(missing_ok=True)
+        self._checkpoints.save(checkpoint, records)
+
+    def load_checkpoint(self, device: str = "cpu") -> Found:
+        """Get ready to go on from the newest checkpoint whose state can be read."""
+        if self.status.get("format") == _UNSEALED:
+            self._seal()
+        return self._checkpoints.load(device, self.status.get("rounds", 0))
 
     def finish(self, state: RunState, rounds: int, reason: str, seconds: float) -> None:
-        """Join the parts of the records into one file each; drop the checkpoints, unless the run is to be resumed."""
-        for kind, schema in (("records", CLIENT_SCHEMA), ("rounds", ROUND_SCHEMA)):
-            table = self._table(kind, schema)
-            with replacing(self.path / f"{kind}.parquet") as temporary:
-                pq.write_table(table, temporary)
+        """Join the records into one file each and drop the checkpoints, unless the run is to be resumed."""
+        if state != "interrupted":
+            name = str(self.status.get("name", ""))
+            self._checkpoints.write_tables(name, self.path / "records.parquet", self.path / "rounds.parquet")
+        if self._checkpoints.lost and not reason:
+            reason = f"the records of {self._checkpoints.lost} were damaged and are left out"
         self.save_status(state, rounds, reason, seconds)
         if state != "interrupted":
-            shutil.rmtree(self._checkpoints, ignore_errors=True)
+            self._checkpoints.remove()
 
-    def load_checkpoint(self, device: str = "cpu") -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and a warning for each damaged one that was passed over.
+    def _seal(self) -> None:
+        """Give a folder of version 0.1.0 the checksums that one of this version has from the beginning."""
+        for name in ("environment.json", "clients.json"):
+            self._write_json(name, self._read_json(name))
+        self._write_json("status.json", {**self.status, "format": FORMAT, "files": self._digests(_FIXED)})
 
-        Rows written after it belong to rounds that will be run again: they are removed.
-        """
-        warnings, found = [], None
-        for path in sorted(self._checkpoints.glob("checkpoint-*.json"), reverse=True):
-            try:
-                found = self._read_checkpoint(path, device)
-                break
-            except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-                warnings.append(f"checkpoint {path} is damaged and not used ({error}); going back to the one before it")
-        done = found.round if found else 0
-        for path in self._checkpoints.glob("*"):
-            if path.name.startswith(".") or _number(path) > done:
-                path.unlink()
-        self._parts = {name: checksum for name, checksum in self._parts.items() if _number(Path(name)) <= done}
-        return found, warnings
+    def _digests(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: seal.digest_file(self.path / name) for name in names if (self.path / name).exists()}
 
-    def _read_checkpoint(self, path: Path, device: str) -> Checkpoint:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        files: dict[str, str] = content["sha256"]
-        for name, checksum in files.items():
-            if _checksum(self._checkpoints / name) != checksum:
-                raise ValueError(f"the checksum of {name} does not match")
-        (state,) = (name for name in files if name.startswith("state-"))
-        tensors = safetensors.torch.load_file(self._checkpoints / state)
-        for name in content["on_device"]:
-            tensors[name] = tensors[name].to(device)
-        self._parts = {name: checksum for name, checksum in files.items() if name != state}
-        return Checkpoint(_number(path), tensors, float(content["seconds"]))
+    def _verify(self, name: str, way_out: str = "") -> None:
+        """A `DataError` unless a file is the one that was sealed."""
+        status = self.status
+        checksum = status.get("files", {}).get(name)
+        if checksum is not None:
+            seal.check_digest(self.path / name, checksum, way_out)
+        elif status.get("format") != _UNSEALED:
+            raise DataError(f"{self.path} has no {name} that counts: the run is {status.get('state')}")
 
-    def _table(self, kind: str, schema: pa.Schema) -> pa.Table:
-        for last_try in (False, True):
-            ended = self.status.get("state") in ("finished", "failed")
-            whole = self.path / f"{kind}.parquet"
-            parts = [whole] if ended and whole.exists() else sorted(self._checkpoints.glob(f"{kind}-*.parquet"))
-            try:
-                tables = [pq.read_table(part, schema=schema) for part in parts]
-                break
-            except (OSError, pa.ArrowInvalid) as error:
-                if last_try:  # else the run may have ended just now, and joined its parts
-                    raise DataError(f"{self.path}: can't read the {kind}: {error}") from None
-        return pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()
-
-    def _save_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        with replacing(self.path / name) as temporary:
-            safetensors.torch.save_file(_separate(tensors), temporary)
-
-    def _load_tensors(self, name: str) -> dict[str, Tensor]:
+    def _read_table(self, path: Path, schema: pa.Schema) -> pa.Table:
+        self._verify(path.name)
+        check_readable(path)
         try:
-            return safetensors.torch.load_file(self.path / name)
-        except (OSError, safetensors.SafetensorError) as error:
-            raise DataError(f"{self.path} has no readable {name}: {error}") from None
+            return pq.read_table(path, schema=schema)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} can't be read: {error}") from None
 
     def _read(self, name: str) -> str:
+        check_readable(self.path / name)
         try:
             return (self.path / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise DataError(f"{self.path} is not a run folder: it has no readable {name}") from None
+        except FileNotFoundError:
+            raise DataError(f"{self.path} is not a run folder: it has no {name}") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path / name} can't be read: {error}") from None
 
     def _read_json(self, name: str) -> dict[str, Any]:
         try:
             content = json.loads(self._read(name))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{self.path / name} is not valid JSON: {error}") from None
         if not isinstance(content, dict):
             raise DataError(f"{self.path / name} must hold a JSON object")
+        number = (content if name == "status.json" else self.status).get("format")
+        must = number == FORMAT or (number == _UNSEALED and seal.KEY in content)  # others may be sealed in another way
+        if must and not seal.is_sealed(content):
+            raise DataError(f"{self.path / name} is damaged or was edited: its checksum is wrong")
         return content
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_text(self.path / name, json.dumps(seal.sealed(content), indent=2, ensure_ascii=False) + "\n")
 
 
 def _hidden_sibling(path: Path) -> Path:
     """A new empty folder beside `path`."""
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:40]}."))
     give_usual_mode(folder, 0o777)
     return folder
-
-
-def _number(path: Path) -> int:
-    """The round in a name such as state-00000010.safetensors."""
-    return int(path.stem.partition("-")[2])
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without shared storage, which the format refuses."""
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.contiguous() if storage not in seen else tensor.clone()
-        seen.add(storage)
-    return apart

@@ -42,9 +42,9 @@ def read_run(path: Path) -> Run:
     """Read a run folder, finished or not."""
     folder = RunFolder.open(path)
     described = describe(folder)
-    records = folder.records()
+    records, diagnostics = folder.tables()
     _check_records(path, records, len(described.clients.names))
-    return Run(path, *described, records, folder.diagnostics())
+    return Run(path, *described, records, diagnostics)
 
 
 def describe(folder: RunFolder) -> Description:

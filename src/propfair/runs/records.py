@@ -1,6 +1,6 @@
 """What happened, as two tables: one value per (round, client, split, metric), and one per (round, metric)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,35 @@ CLIENT_SCHEMA = pa.schema(
     ]
 )
 ROUND_SCHEMA = pa.schema([("run", _TEXT), ("round", pa.int32()), ("metric", _TEXT), ("value", pa.float64())])
+
+
+ROW = np.dtype([("round", "<i4"), ("client", "<i4"), ("name", "<i4"), ("value", "<f8")])
+WHOLE_ROUND = -1  # in the place of a client: the value is about the round
+
+
+class Names:
+    """What the numbers in the rows stand for, in the order of first appearance.
+
+    Attributes:
+        clients: split and metric of values of clients.
+        rounds: metrics of whole rounds.
+    """
+
+    def __init__(self, clients: Iterable[tuple[str, str]] = (), rounds: Iterable[str] = ()) -> None:
+        self.clients = {pair: code for code, pair in enumerate(clients)}
+        self.rounds = {metric: code for code, metric in enumerate(rounds)}
+
+    def of_client(self, split: str, metric: str) -> int:
+        """The number of a value of clients."""
+        return self.clients.setdefault((split, metric), len(self.clients))
+
+    def of_round(self, metric: str) -> int:
+        """The number of a value of whole rounds."""
+        return self.rounds.setdefault(metric, len(self.rounds))
+
+    def copy(self) -> "Names":
+        """Later names are added to the copy alone."""
+        return Names(self.clients, self.rounds)
 
 
 class _Rows(NamedTuple):
@@ -111,6 +140,21 @@ class Records:
             },
             schema=ROUND_SCHEMA,
         )
+
+    def rows(self, names: Names) -> NDArray[np.void]:
+        """All of it as rows of numbers, [n] of `ROW`: first the clients', then the rounds'. New names join `names`."""
+        lengths = [len(rows.values) for rows in self._clients]
+        made = np.empty(sum(lengths) + len(self._rounds), ROW)
+        of_clients, of_rounds = made[: sum(lengths)], made[sum(lengths) :]
+        if lengths:
+            of_clients["round"] = np.repeat([rows.round for rows in self._clients], lengths)
+            of_clients["client"] = np.concatenate([rows.clients for rows in self._clients])
+            of_clients["name"] = np.repeat([names.of_client(one.split, one.metric) for one in self._clients], lengths)
+            of_clients["value"] = np.concatenate([rows.values for rows in self._clients])
+        of_rounds["client"] = WHOLE_ROUND
+        for place, (number, metric, value) in enumerate(self._rounds):
+            of_rounds[place] = (number, WHOLE_ROUND, names.of_round(metric), value)
+        return made
 
     def clear(self) -> None:
         """Forget the rows, once they are written."""

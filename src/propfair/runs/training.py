@@ -20,7 +20,8 @@ from propfair.errors import PropFairWarning, TrainingError
 from propfair.federation.federation import SPLITS, Split
 from propfair.rewrite import Rewritten, rewrite
 from propfair.runs.callbacks import Callback, Training, callback_tensors, restore_callbacks
-from propfair.runs.folder import Checkpoint, RunFolder
+from propfair.runs.checkpoints import Checkpoint
+from propfair.runs.folder import RunFolder
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.loggers import Sink, Sinks, evaluation_values
 from propfair.runs.progress import AfterRound, Progress
@@ -195,12 +196,12 @@ class Clock:
 
 
 def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> float:
-    """Continue where the newest whole checkpoint stands; damaged ones are passed over with a warning.
+    """Continue where the newest readable checkpoint stands; what is passed over is told in warnings.
 
     Returns the seconds that the run took before.
     """
-    checkpoint, damaged = folder.load_checkpoint(session.work.device)
-    for text in damaged:
+    checkpoint, passed_over = folder.load_checkpoint(session.work.device)
+    for text in passed_over:
         warnings.warn(text, PropFairWarning, stacklevel=2)
     if checkpoint is None:
         return 0.0
