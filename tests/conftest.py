@@ -1,7 +1,10 @@
 """For all tests: one thread (the machine has other work), the same hypothesis examples in every CI run, and files that
 stay whole when two processes share them."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="propfair-state-")  # what the user trusts is not for tests
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 torch.set_num_threads(1)
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)

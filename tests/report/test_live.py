@@ -4,29 +4,40 @@ import http.client
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from propfair.errors import ConfigError
-from propfair.report.live import LiveDocument, make_server
+from propfair.report import live
+from propfair.report.live import LiveDocument, LiveServer, make_server
 from tests.report.builders import write_run
 from tests.report.conftest import eventually
 
 
 @contextmanager
 def serving(*places: Path, interval: float = 0.2) -> Iterator[int]:
-    server = make_server(LiveDocument(places), "127.0.0.1", 0, interval)
+    with started(*places, interval=interval) as server:
+        yield server.server_port
+
+
+@contextmanager
+def started(*places: Path, interval: float = 0.2, host: str = "127.0.0.1") -> Iterator[LiveServer]:
+    server = make_server(LiveDocument(places), host, 0, interval)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield server.server_port
+        yield server
     finally:
         server.shutdown()
         server.server_close()
@@ -88,6 +99,91 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
             assert ask(port, "/data.json", headers={"Host": host})[0].status == 200
         answer, body = ask(port, "/", method="HEAD")
         assert (answer.status, body) == (200, b"")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_others_need_the_token(tmp_path: Path, host: str) -> None:
+    write_run(tmp_path / "run")
+    with started(tmp_path, host=host) as server:
+        port = server.server_port
+        found = re.fullmatch(rf"http://(?P<name>[^/]+):{port}(?P<home>/[\w-]{{22}}/)", server.url)
+        assert found is not None
+        assert found["name"].strip("[]") not in ("0.0.0.0", "::"), "an address that can be shared"
+        assert ask(port, found["home"], headers={"Host": "my-machine.local"})[0].status == 200
+        assert ask(port, f"{found['home']}data.json")[0].status == 200
+        for path in ("/", "/data.json", f"/{'x' * 22}/", f"/{'x' * 22}/data.json", found["home"][:-1], "/\u00e9"):
+            assert ask(port, urllib.parse.quote(path))[0].status == 404
+
+
+def test_ipv6_on_this_machine(tmp_path: Path) -> None:
+    with started(tmp_path, host="::1") as server:
+        assert server.url == f"http://[::1]:{server.server_port}/"
+        with socket.create_connection(("::1", server.server_port), timeout=30) as connection:
+            connection.sendall(b"GET /data.json HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_half_a_request_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(live, "_SECONDS", 0.2)
+    with serving(tmp_path) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(said)
+        assert ask(port)[0].status == 200, "others are served meanwhile"
+        assert connection.recv(1) == b"", "closed by the server"
+
+
+def test_strange_runs_are_named_and_the_others_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "good", name="good", algorithm="good")
+    for name in ("pipe", "link", "bit", "folder", "deep"):
+        shutil.copytree(tmp_path / "good", tmp_path / name)
+    for name in ("records.parquet", "status.json"):
+        (tmp_path / "pipe" / name).unlink()
+        os.mkfifo(tmp_path / "pipe" / name)
+    (tmp_path / "link" / "clients.json").unlink()
+    (tmp_path / "link" / "clients.json").symlink_to("/dev/zero")
+    (tmp_path / "link" / "loop.json").symlink_to("loop.json")
+    damaged = bytearray((tmp_path / "bit" / "records.parquet").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (tmp_path / "bit" / "records.parquet").write_bytes(damaged)
+    (tmp_path / "folder" / "status.json").unlink()
+    (tmp_path / "folder" / "status.json").mkdir()
+    (tmp_path / "deep" / "environment.json").write_text("[" * 100_000)
+    (tmp_path / "unwanted").mkdir()
+    with serving(tmp_path) as port:
+        document = json.loads(ask(port, "/data.json")[1])
+    (comparison,) = document["trials"]
+    assert [run["name"] for run in comparison["runs"]] == ["good"]
+    said = "\n".join(document["problems"])
+    for words in ("pipe", "link/clients.json is a device", "bit/records.parquet is damaged", "folder", "deep"):
+        assert words in said
+
+
+def test_a_run_that_can_not_be_shown_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "good", name="good", algorithm="good")
+    write_run(tmp_path / "odd", name="odd", algorithm="odd", seed=7)
+    from propfair.report.document import make_document as make
+
+    def failing(runs: Any, problems: Any, title: Any = None) -> dict[str, Any]:
+        if any(run.name == "odd" for run in runs):
+            raise ZeroDivisionError("odd")
+        return make(runs, problems, title)
+
+    monkeypatch.setattr(live, "make_document", failing)
+    document, _ = LiveDocument([tmp_path]).read()
+    assert [run["name"] for one in document["trials"] for run in one["runs"]] == ["good"]
+    assert "odd: it can't be shown: ZeroDivisionError: odd" in document["problems"][0]
+
+
+@pytest.mark.parametrize("interval", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_interval_is_some_seconds(tmp_path: Path, interval: float) -> None:
+    with pytest.raises(ConfigError, match="--interval must be seconds"):
+        make_server(LiveDocument([tmp_path]), "127.0.0.1", 0, interval)
+
+
+@pytest.mark.parametrize("host", ["no.such.name.invalid", "300.1.1.1", "1:2:3", "x" * 300, "a..b"])
+def test_an_address_that_is_none(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="can't listen on"):
+        make_server(LiveDocument([tmp_path]), host, 0, 1)
 
 
 def test_a_port_in_use_is_said(tmp_path: Path) -> None:

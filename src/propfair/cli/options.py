@@ -38,6 +38,9 @@ DataDir = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Decides all randomness of the run.", show_default=False)]
 
 
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Agree to what the file or folder asks to be imported or connected.")
+]
 Log = Annotated[
     list[str] | None,
     typer.Option("--log", help="Also log to tensorboard, mlflow or wandb (offline).", show_default=False),

@@ -1,6 +1,16 @@
-"""The page while runs go on: a small server that reads, and can do nothing else."""
+"""The page while runs go on: a small server that reads, and can do nothing else.
+
+On this machine alone it answers to its own name only. On an address that others reach, it answers to those who know the
+token in the address that `propfair watch` prints.
+"""
 
 import hashlib
+import hmac
+import math
+import os
+import re
+import secrets
+import socket
 import threading
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -11,9 +21,11 @@ from typing import Any
 from propfair.errors import ConfigError
 from propfair.report.document import make_document
 from propfair.report.page import embed, render
-from propfair.runs.reading import read_runs
+from propfair.runs.reading import Problem, read_runs
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_EVERYWHERE = ("", "0.0.0.0", "::")
+_SECONDS = 10.0  # for a client to say what it wants
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -37,61 +49,102 @@ class LiveDocument:
         with self._lock:
             seen = self._signature()
             if seen != self._seen:
-                runs, problems = read_runs(self._places)
-                self._document, self._seen = make_document(runs, problems, self._title), seen
+                self._document, self._seen = self._make(), seen
             return self._document, self._seen
+
+    def _make(self) -> dict[str, Any]:
+        """A run that the page can't show is named on it and left out; the others are shown."""
+        runs, problems = read_runs(self._places)
+        try:
+            return make_document(runs, problems, self._title)
+        except Exception:
+            shown = []
+            for run in runs:
+                try:
+                    make_document([run], [])
+                    shown.append(run)
+                except Exception as error:
+                    problems.append(Problem(Path(run.where), f"it can't be shown: {type(error).__name__}: {error}"))
+            return make_document(shown, problems, self._title)
 
     def _signature(self) -> str:
         """Names, sizes and times of all files that a run is read from."""
         digest = hashlib.sha256()
         for place in self._places:
-            for path in sorted([*place.rglob("*.json"), *place.rglob("*.parquet")]):
+            for path in sorted([*place.rglob("*.json"), *place.rglob("*.parquet"), *place.rglob("config.toml")]):
                 try:
                     found = path.stat()
-                except FileNotFoundError:  # a checkpoint that was pruned just now
+                except OSError:  # a checkpoint that was pruned just now, a link to nowhere
                     continue
-                digest.update(f"{path}\0{found.st_mtime_ns}\0{found.st_size}\n".encode())
+                digest.update(os.fsencode(path))
+                digest.update(f"\0{found.st_mtime_ns}\0{found.st_size}\n".encode())
         return digest.hexdigest()[:32]
 
 
-def make_server(live: LiveDocument, host: str, port: int, interval: float) -> ThreadingHTTPServer:
+class LiveServer(ThreadingHTTPServer):
+    """The server, and the address that shows its page."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler], token: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+        name = _own_address(self.address_family) if host in _EVERYWHERE else host
+        shown = f"[{name}]" if ":" in name else name
+        self.url = f"http://{shown}:{self.server_port}/{f'{token}/' if token else ''}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever hangs up in the middle of an answer is no news."""
+
+
+def make_server(live: LiveDocument, host: str, port: int, interval: float) -> LiveServer:
     """A server of the page (/) and of its data (/data.json); GET and HEAD alone.
 
     Args:
         live: what it serves.
-        host: to listen on.
+        host: to listen on; on another address than this machine's own, the page is found only with a token.
         port: to listen on; 0 for any free one.
         interval: seconds between the page's questions.
     """
+    if not (math.isfinite(interval) and interval > 0):
+        raise ConfigError(f"--interval must be seconds, more than 0; got {interval}")
+    token = "" if host in _LOOPBACK else secrets.token_urlsafe(16)
+    home = f"/{token}/" if token else "/"
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "propfair", ""
         protocol_version = "HTTP/1.1"
+        timeout = _SECONDS
 
         def do_GET(self) -> None:
             if not self._for_us():
                 self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this server answers to its own name only\n")
                 return
             path = self.path.partition("?")[0]
-            if path == "/":
-                document, _ = live.read()
-                page = render(document, live_interval=interval).encode()
-                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
-            elif path == "/data.json":
-                document, tag = live.read()
-                if self.headers.get("If-None-Match") == f'"{tag}"':
-                    self._answer(HTTPStatus.NOT_MODIFIED, "application/json", b"", tag)
-                else:
-                    self._answer(HTTPStatus.OK, "application/json", embed(document).encode(), tag)
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing here but / and /data.json\n")
+            if not hmac.compare_digest(path.encode()[: len(home)], home.encode()):
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"the page is at the address that was printed\n")
+                return
+            match path[len(home) :]:
+                case "":
+                    document, _ = live.read()
+                    page = render(document, live_interval=interval).encode(errors="replace")
+                    self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
+                case "data.json":
+                    document, tag = live.read()
+                    if self.headers.get("If-None-Match") == f'"{tag}"':
+                        self._answer(HTTPStatus.NOT_MODIFIED, "application/json", b"", tag)
+                    else:
+                        body = embed(document).encode(errors="replace")
+                        self._answer(HTTPStatus.OK, "application/json", body, tag)
+                case _:
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing here but / and /data.json\n")
 
         do_HEAD = do_GET
 
         def _for_us(self) -> bool:
-            """Refuse names that a hostile page has pointed at this address (DNS rebinding)."""
-            name = self.headers.get("Host", "").rsplit(":", 1)[0].strip("[]").lower()
-            return name in {*_LOOPBACK, host.lower()}
+            """Refuse names that a hostile page has pointed at this address (DNS rebinding); it can't know a token."""
+            name = re.sub(r":\d+$", "", self.headers.get("Host", "")).strip("[]").lower()
+            return bool(token) or name in {*_LOOPBACK, host.lower()}
 
         def _answer(self, status: HTTPStatus, kind: str, body: bytes, tag: str | None = None) -> None:
             self.send_response(status)
@@ -110,10 +163,20 @@ def make_server(live: LiveDocument, host: str, port: int, interval: float) -> Th
             """A watcher does not fill the terminal."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
+        return LiveServer(host, port, Handler, token)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"can't listen on {host}:{port}: {error.strerror or error}. Choose another --port, or --port 0 for any."
+            f"can't listen on {host}:{port}: {reason}. Choose another --port, or --port 0 for any."
         ) from None
-    server.daemon_threads = True
-    return server
+
+
+def _own_address(family: int) -> str:
+    """The address by which others reach this machine, as far as it knows; nothing is sent to find out."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # for documentation: nobody's
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

@@ -1,7 +1,5 @@
 """Models of runs on disk, run again on the examples of the clients: which of them do they get right?"""
 
-import tomllib
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,8 +10,8 @@ from propfair.core.tasks import SINGLE_LABEL, cross_entropy
 from propfair.errors import ConfigError, DataError
 from propfair.federation.federation import Federation, Split
 from propfair.runs.building import build_model
-from propfair.runs.config import make_config
 from propfair.runs.folder import RunFolder
+from propfair.runs.launch import saved_config
 from propfair.runs.run import Run
 
 
@@ -23,7 +21,7 @@ def hits(run: Run, federation: Federation, split: Split) -> NDArray[np.bool_]:
         raise DataError(f"the data of {run.where} have changed since it was run")
     if run.folder is None or not run.config_text:
         raise ConfigError(f"{run.where} can't be run again: it has no config, or no folder")
-    config = make_config(tomllib.loads(run.config_text))
+    config = saved_config(RunFolder.open(run.folder))
     if config.parts.algorithm.personal is not None:
         raise ConfigError(f"{run.where} has a model for each client, and they are not stored: leave --paired out")
     model = FlatModel(build_model(config, federation))

@@ -27,6 +27,7 @@ from propfair.runs.python import read_settings
 from propfair.runs.result import Result
 from propfair.runs.schedule import Schedule
 from propfair.runs.training import Recipe
+from propfair.runs.trust import check_trust
 
 T = TypeVar("T")
 
@@ -150,6 +151,7 @@ def resume(
     data_seed: int = 0,
     data_folder: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    trust: bool = False,
     after_round: AfterRound = lambda _: None,
 ) -> Result:
     """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
@@ -168,13 +170,15 @@ def resume(
         data_seed: decides the split of clients that come without one.
         data_folder: of a run of the command line, where the data are now, if they have moved.
         callbacks: the same ones, in the same order; what they kept goes on.
+        trust: agree to what the folder asks to be imported or connected; see `propfair.runs.trust`.
         after_round: called after each round, with a `Progress`.
     """
     if model is None or clients is None:
         if rounds is not None or algorithm is not None or loss is not None or metrics:
             raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
-        return launch.resume(Path(path), data_folder=data_folder, after_round=after_round)
+        return launch.resume(Path(path), data_folder=data_folder, trust=trust, after_round=after_round)
     settings = read_settings(Path(path))
+    check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
     if not isinstance(clients, Federation):
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     few = clients.examples.targets(clients.train[0][:2])

@@ -24,6 +24,7 @@ from propfair.registry import fields_of, make_dataclass
 from propfair.runs.loggers import LOGGERS, Logger
 from propfair.runs.schedule import Schedule
 from propfair.runs.toml import read_toml, write_toml
+from propfair.runs.trust import check_trust
 
 DEFAULT_ALGORITHM = "propfair"
 DEFAULT_ENGINE = "auto"
@@ -168,13 +169,31 @@ class Parts:
         )
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | Iterable[str] = ()) -> RunConfig:
-    """Read a TOML file (or start from the defaults) and apply overrides such as `algorithm.M=5` or `data=cifar10`."""
-    return make_config(read_toml(path), overrides)
+def load_config(
+    path: Path | None = None, overrides: Mapping[str, Any] | Iterable[str] = (), *, trust: bool = False
+) -> RunConfig:
+    """Read a TOML file (or start from the defaults) and apply overrides such as `algorithm.M=5` or `data=cifar10`.
+
+    What the file asks to be imported or connected is refused, unless the overrides say it too, or with `trust`.
+    """
+    return make_config(read_toml(path), overrides, origin=path, trust=trust)
 
 
-def make_config(content: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable[str] = ()) -> RunConfig:
-    """The config from nested values and overrides: values by dotted keys, or text as on the command line."""
+def make_config(
+    content: Mapping[str, Any],
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+    *,
+    origin: Path | None = None,
+    trust: bool = False,
+) -> RunConfig:
+    """The config from nested values and overrides: values by dotted keys, or text as on the command line.
+
+    Args:
+        content: nested values.
+        overrides: what the user says; wins over `content`.
+        origin: the file or folder that `content` comes from, if it may be a stranger's; see `propfair.runs.trust`.
+        trust: the user agrees to what it asks for.
+    """
     settings = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
     merged = json.loads(json.dumps(content, default=str))
     for key, value in sorted(settings.items(), key=lambda pair: pair[0].count(".")):
@@ -182,6 +201,8 @@ def make_config(content: Mapping[str, Any], overrides: Mapping[str, Any] | Itera
     for section in ("data", "model", "algorithm", "engine"):
         _name_only(merged, section)
     _name_only(merged.get("data", {}), "partition")
+    if origin is not None:
+        check_trust(merged, origin, said=settings, trust=trust)
     _check_keys(merged)
     try:
         return RunConfig.model_validate(merged)

@@ -29,9 +29,15 @@ class FineTuned:
     end: Run
 
 
-def config_from(start: Path, config: Path | None, overrides: Mapping[str, Any]) -> RunConfig:
-    """The config of a run that trains on from another one: that run's own, unless a file is given, plus overrides."""
-    return make_config({**_base(start, config), "start": str(start)}, overrides)
+def config_from(start: Path, config: Path | None, overrides: Mapping[str, Any], *, trust: bool = False) -> RunConfig:
+    """The config of a run that trains on from another one: that run's own, unless a file is given, plus overrides.
+
+    What the run or the file asks to be imported or connected is refused without `trust`.
+    """
+    if config is not None:
+        return make_config({**read_toml(config), "start": str(start)}, overrides, origin=config, trust=trust)
+    own = saved_config(RunFolder.open(start), trust=trust)
+    return make_config({**tomllib.loads(own.to_toml()), "start": str(start)}, overrides)
 
 
 def finetune(
@@ -41,6 +47,7 @@ def finetune(
     overrides: Mapping[str, Any] | None = None,
     out: Path,
     show_run: ShowRun,
+    trust: bool = False,
 ) -> list[FineTuned]:
     """Train on from every start with every contestant, each with the seed and settings of its start.
 
@@ -55,7 +62,7 @@ def finetune(
         if run.status.state != "finished":
             raise ConfigError(f"{path} is not finished. Go on with it first: propfair resume {path}")
         for one in contestants:
-            config = config_from(path, None, {**(overrides or {}), **one.settings})
+            config = config_from(path, None, {**(overrides or {}), **one.settings}, trust=trust)
             planned.append((run, config, f"{run.name} then {one.label}", out / slug(f"{path.name}-then-{one.label}")))
     if len({folder for *_, folder in planned}) < len(starts) * len(contestants):
         raise ConfigError("two of the runs to start from, or of the algorithms, have the same name")
@@ -68,7 +75,3 @@ def finetune(
             )
         tuned.append(FineTuned(run, end))
     return tuned
-
-
-def _base(start: Path, config: Path | None) -> dict[str, Any]:
-    return read_toml(config) if config else tomllib.loads(saved_config(RunFolder.open(start)).to_toml())

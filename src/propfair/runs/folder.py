@@ -21,7 +21,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ if sys.platform != "win32":
 
 _UNSEALED = 1  # the format of version 0.1.0
 FORMAT = 2  # a folder of yet another format is refused
+_MAX_TEXT_BYTES = 1 << 30  # of clients.json and the like
 _FIXED = ("config.toml", "clients.json", "start.safetensors")  # written once
 _FINAL = (*_FIXED, "environment.json", "records.parquet", "rounds.parquet", "metrics.csv", "model.safetensors")
 
@@ -156,18 +156,16 @@ class RunFolder:
 
     def tables(self) -> Tables:
         """The records of clients and those of whole rounds, also while the run goes on."""
-        for pause in (0.05, 0.2, 0):
+        while True:
             status = self.status
             try:
                 if status.get("state") in ("finished", "failed"):
                     clients, rounds = self.path / "records.parquet", self.path / "rounds.parquet"
                     return Tables(self._read_table(clients, CLIENT_SCHEMA), self._read_table(rounds, ROUND_SCHEMA))
-                return self._checkpoints.tables(status.get("name", ""), status.get("rounds", 0))
+                return self._checkpoints.tables(str(status.get("name", "")), status.get("rounds", 0))
             except DataError:
-                if not pause:
-                    raise
-                time.sleep(pause)  # the run may have gone on just now, and pruned or joined what was to be read
-        raise AssertionError
+                if self.status == status:
+                    raise  # else the run has gone on meanwhile, and pruned or joined what was to be read
 
     def model(self) -> dict[str, Tensor]:
         """The state dict of the model reached."""
@@ -248,9 +246,14 @@ class RunFolder:
             raise DataError(f"{path} can't be read: {error}") from None
 
     def _read(self, name: str) -> str:
-        check_readable(self.path / name)
+        path = self.path / name
+        check_readable(path)
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            if path.stat().st_size > _MAX_TEXT_BYTES:
+                raise DataError(f"{path} is refused: it has more than {_MAX_TEXT_BYTES >> 30} GB")
+            return path.read_text(encoding="utf-8")
+        except DataError:
+            raise
         except FileNotFoundError:
             raise DataError(f"{self.path} is not a run folder: it has no {name}") from None
         except (OSError, ValueError) as error:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from propfair.runs.python import PythonSettings
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
-from propfair.runs.toml import flat
+from propfair.runs.toml import flat, parse_toml
 from propfair.runs.training import Recipe, Trained, fit
+from propfair.runs.trust import remember, wishes
 
 
 def run(
@@ -84,6 +85,7 @@ def execute(
         environment=environment if beginning is None else {**environment, "start": beginning.start.model_dump()},
         start=first,
     )  # fmt: skip
+    remember(out, wishes(tomllib.loads(config_text) if config_text else environment["settings"]))
     return _train(module, recipe, folder, sinks, after_round)
 
 
@@ -92,6 +94,7 @@ def resume(
     *,
     data_folder: Path | None = None,
     federation: Federation | None = None,
+    trust: bool = False,
     after_round: AfterRound = lambda _: None,
 ) -> Result:
     """Go on with a run where its newest whole checkpoint stands, to the same bits as if it had never stopped.
@@ -100,10 +103,11 @@ def resume(
         path: the run folder.
         data_folder: where the data are now, if they have moved.
         federation: the clients, if they are loaded already.
+        trust: agree to what the folder asks to be imported or connected; see `propfair.runs.trust`.
         after_round: told after each round.
     """
     folder = RunFolder.open(path)
-    config = saved_config(folder)
+    config = saved_config(folder, trust=trust)
     status = describe(folder).status
     if status.state == "failed":  # before data are read
         raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
@@ -174,11 +178,12 @@ def ensure_run(
     """
     if (out / "status.json").exists():
         folder = RunFolder.open(out)
-        if saved_config(folder).to_toml() != config.to_toml():
+        if folder.config_text != config.to_toml() and saved_config(folder).to_toml() != config.to_toml():
             raise ConfigError(f"{out} holds a run with other settings. Choose another --out, or delete it.")
         if describe(folder).status.state in ("finished", "failed"):
             return read_run(out)
-        result = resume(out, federation=federation(), after_round=after_round)
+        # The user's own config asks for the same.
+        result = resume(out, federation=federation(), trust=True, after_round=after_round)
     else:
         result = run(config, out, name=name, federation=federation(), after_round=after_round)
     if result.state == "interrupted":
@@ -186,18 +191,18 @@ def ensure_run(
     return result.run
 
 
-def saved_config(folder: RunFolder) -> RunConfig:
-    """The config of a run on disk."""
+def saved_config(folder: RunFolder, overrides: Mapping[str, Any] | None = None, *, trust: bool = False) -> RunConfig:
+    """The config of a run on disk; what it asks to be imported or connected is refused without `trust`."""
     text = folder.config_text
     if not text:
         raise ConfigError(
             f"{folder.path} was started from Python, with a model or data that no config describes; "
             "only runs of the command line can be rebuilt from their folder"
         )
-    content = tomllib.loads(text)
-    if isinstance(section := content.get("algorithm"), dict) and "name" in section:
+    content = parse_toml(text, str(folder.path / "config.toml"))
+    if isinstance(section := content.get("algorithm"), dict) and section.get("name") in ALGORITHMS.names():
         content["algorithm"] = dict(ALGORITHMS.get(section["name"]).as_named_today(section))
-    return make_config(content)
+    return make_config(content, overrides or {}, origin=folder.path, trust=trust)
 
 
 def describe_clients(federation: Federation, *, labels: bool = True) -> Clients:

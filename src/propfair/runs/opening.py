@@ -37,19 +37,14 @@ def load(path: str | Path, model: nn.Module | None = None, *, trust: bool = Fals
         path: the run folder.
         model: a module of the kind that was trained, which gets the parameters; needed for runs from Python. Runs of
             the command line build it from their config, for which their data are read.
-        trust: allow the config to name a model that is imported from a module of yours, which runs its code.
+        trust: agree to what the folder asks to be imported or connected; see `propfair.runs.trust`.
     """
     path = Path(path)
     folder = RunFolder.open(path)
     if model is None:
         if not folder.config_text:
             raise ConfigError(f"{path} was started from Python: pass the model, load({str(path)!r}, model=...)")
-        config = saved_config(folder)
-        if ":" in config.parts.model_name and not trust:
-            raise ConfigError(
-                f"{path} names the model {config.parts.model_name}, whose code would be run. Pass trust=True if you "
-                "know where the folder comes from, or pass the model."
-            )
+        config = saved_config(folder, trust=trust)
         model = build_model(config, build_federation(config))
     try:
         model.load_state_dict(folder.model())

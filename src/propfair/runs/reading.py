@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from propfair.errors import DataError
+from propfair.errors import DataError, PropFairError
 from propfair.runs.folder import RunFolder
 from propfair.runs.run import Clients, Environment, Run, Status
 
@@ -72,8 +72,10 @@ def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
     for path in paths:
         try:
             runs.append(read_run(path))
-        except DataError as error:
+        except PropFairError as error:
             problems.append(Problem(path, str(error)))
+        except Exception as error:  # whatever is strange about one run, the others are read
+            problems.append(Problem(path, f"it can't be read: {type(error).__name__}: {error}"))
     return runs, problems
 
 

@@ -7,18 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from propfair.errors import ConfigError
+from propfair.files import check_readable
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
     """The content of a TOML file; empty for None."""
     if path is None:
         return {}
+    check_readable(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"can't read the config {path}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The content of a TOML text; `where` it stands is for the error."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, 3,000 brackets the other
+        raise ConfigError(f"{where} is not valid TOML: {error}") from None
 
 
 def write_toml(content: Mapping[str, Any], prefix: str = "") -> str:

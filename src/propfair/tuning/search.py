@@ -29,9 +29,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Split
-from propfair.runs.config import RunConfig, make_config
+from propfair.runs.config import RunConfig, make_config, parse_overrides
 from propfair.runs.contestant import Contestant
 from propfair.runs.toml import flat, read_toml
+from propfair.runs.trust import check_trust
 from propfair.tuning.criteria import Criterion
 
 Selection = Literal["validation", "paper"]
@@ -170,9 +171,15 @@ def load_sweep(
     criterion: str | None = None,
     selection: Selection | None = None,
     seeds: tuple[int, ...] | None = None,
+    trust: bool = False,
 ) -> Sweep:
-    """Read an experiment file; the given options win over it, and `overrides` over its [run] section."""
+    """Read an experiment file; the given options win over it, and `overrides` over its [run] section.
+
+    What the file asks to be imported or connected is refused, unless the overrides say it too, or with `trust`.
+    """
     content = read_toml(path)
+    overrides = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    check_trust(content, path, said=overrides, trust=trust)
     for key in content:
         if key not in SweepFile.model_fields:
             raise unknown(f"key in {path}:", key, SweepFile.model_fields)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Format, OutputFormat
+from propfair.cli.options import DataDir, Format, OutputFormat, Trust
 
 
 class Split(enum.StrEnum):
@@ -63,6 +63,7 @@ def certify(
         Path, typer.Option("--out", "-o", help="The picture to write (PNG, PDF, SVG).")
     ] = Path("certificate.png"),
     data_dir: DataDir = None,
+    trust: Trust = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
     """Is a model proportionally fair? Each client's relative change under other models, summed, with intervals.
@@ -75,14 +76,17 @@ def certify(
     from propfair.runs.building import build_federation
     from propfair.runs.certificate import Utility
     from propfair.runs.certificate import certify as certify_runs
-    from propfair.runs.config import make_config
+    from propfair.runs.folder import RunFolder
+    from propfair.runs.launch import saved_config
     from propfair.runs.reading import read_run
 
-    reference, *others = (read_run(path) for path in [runs[0], *(against or []), *runs[1:]])
+    paths = [runs[0], *(against or []), *runs[1:]]
+    reference, *others = map(read_run, paths)
     federation = None
     if paired:
         folder = {"data.folder": str(data_dir)} if data_dir else {}
-        federation = build_federation(make_config(reference.config, folder))
+        configs = [saved_config(RunFolder.open(path), folder, trust=trust) for path in paths]
+        federation = build_federation(configs[0])
     certified = certify_runs(
         [reference], others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,
         tolerance=tolerance, over=over.value if over else None, paired=federation,

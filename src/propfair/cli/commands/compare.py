@@ -16,6 +16,7 @@ from propfair.cli.options import (
     Out,
     OutputFormat,
     Quiet,
+    Trust,
     gathered,
     seed_list,
 )
@@ -48,6 +49,7 @@ def compare(
     force: Force = False,
     device: Device = None,
     data_dir: DataDir = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
@@ -63,12 +65,16 @@ def compare(
     from propfair.runs.compare import Compared, Contest
     from propfair.runs.contestant import Contestant
     from propfair.runs.toml import read_toml
+    from propfair.runs.trust import check_trust
 
     content = read_toml(config)
+    settings = [item for item in items or [] if _is_setting(item)]
+    overrides = gathered(settings, device=device, data_dir=data_dir)
+    if config is not None:
+        check_trust(content, config, said=overrides, trust=trust)
     listed = content.pop("contestants", [])
     named = [item for item in items or [] if not _is_setting(item)]
     contestants = Contestant.parse_all(named or listed or ["fedavg", "fedavg:weighting=uniform", "propfair"])
-    overrides = gathered([item for item in items or [] if _is_setting(item)], device=device, data_dir=data_dir)
     numbers = seed_list(seeds)
     quiet = quiet or output == Format.json
     contest = Contest.of(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import Format, Out, OutputFormat, Quiet, gathered
+from propfair.cli.options import Format, Out, OutputFormat, Quiet, Trust, gathered
 
 
 @app.command()
@@ -22,6 +22,7 @@ def finetune(
         list[str], typer.Option("--with", help="An algorithm to go on with: [cyan]NAME[:KEY=VALUE,...][/cyan].")
     ],
     out: Out = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:
@@ -44,7 +45,7 @@ def finetune(
     starts = [Path(item) for item in items if item not in overrides]
     folder = out or free_folder("finetune")
     tuned = train_on(
-        starts, Contestant.parse_all(algorithms), overrides=gathered(overrides), out=folder,
+        starts, Contestant.parse_all(algorithms), overrides=gathered(overrides), out=folder, trust=trust,
         show_run=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     certified = [

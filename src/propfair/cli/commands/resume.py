@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Format, OutputFormat, Quiet
+from propfair.cli.options import DataDir, Format, OutputFormat, Quiet, Trust
 
 
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.", show_default=False)],
     data_dir: DataDir = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:
@@ -22,11 +23,11 @@ def resume(
     from propfair.runs import launch
     from propfair.runs.folder import RunFolder
 
-    config = launch.saved_config(RunFolder.open(run))
+    config = launch.saved_config(RunFolder.open(run), trust=trust)
     with shown(
         str(config.parts.algorithm), config.schedule.rounds, quiet=quiet or output == Format.json
     ) as after_round:
-        result = launch.resume(run, data_folder=data_dir, after_round=after_round)
+        result = launch.resume(run, data_folder=data_dir, trust=trust, after_round=after_round)
     print_result(result, output)
     if result.state != "finished":
         raise typer.Exit(130 if result.state == "interrupted" else 1)

@@ -18,6 +18,7 @@ from propfair.cli.options import (
     Overrides,
     Quiet,
     Seed,
+    Trust,
     gathered,
 )
 
@@ -39,6 +40,7 @@ def run(
     device: Device = None,
     data_dir: DataDir = None,
     log: Log = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
@@ -50,7 +52,9 @@ def run(
     from propfair.runs.finetune import config_from
 
     given = gathered(overrides, device=device, data_dir=data_dir, seed=seed, log=log)
-    settings = load_config(config, given) if start is None else config_from(start, config, given)
+    settings = (
+        load_config(config, given, trust=trust) if start is None else config_from(start, config, given, trust=trust)
+    )
     folder = out or names.run_folder(settings)
     title = str(settings.parts.algorithm)
     with shown(title, settings.schedule.rounds, quiet=quiet or output == Format.json) as after_round:

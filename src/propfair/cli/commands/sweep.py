@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
+from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, Trust, gathered, seed_list
 
 
 class Selection(enum.StrEnum):
@@ -53,6 +53,7 @@ def sweep(
     ] = None,
     device: Device = None,
     data_dir: DataDir = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     output: OutputFormat = Format.table,
 ) -> None:  # fmt: skip
@@ -73,7 +74,7 @@ def sweep(
     loaded = load_sweep(
         file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,
         selection=None if selection is None else selection.value,
-        seeds=None if seeds is None else tuple(seed_list(seeds)),
+        seeds=None if seeds is None else tuple(seed_list(seeds)), trust=trust,
     )  # fmt: skip
     home = Home.at(out or RUNS / slug(loaded.name), storage)
     on_ray = partial(run_sweep_on_ray, address="" if ray == "local" else ray or "", cpus=threads)
