@@ -8,6 +8,7 @@ from propfair.runs.config import RunConfig, load_config, make_config
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import FineTuned, finetune
 from propfair.runs.grouping import Comparison, Group, by_clients, group_runs
+from propfair.runs.keeping import keep_runs
 from propfair.runs.launch import ensure_run, run
 from propfair.runs.loggers import Logger, MLflow, TensorBoard, WeightsAndBiases
 from propfair.runs.measures import Measure, Series, summarize_clients
@@ -53,6 +54,7 @@ __all__ = [
     "evaluate",
     "finetune",
     "group_runs",
+    "keep_runs",
     "load",
     "load_config",
     "make_config",

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from propfair.errors import DataError, PropFairError
 from propfair.runs.folder import RunFolder
+from propfair.runs.keeping import is_kept, read_kept
 from propfair.runs.run import Clients, Environment, Run, Status
 
 _RUN_FILES = frozenset({"config.toml", "environment.json", "clients.json", "records.parquet", "checkpoints"})
@@ -66,9 +67,15 @@ def describe(folder: RunFolder) -> Description:
 
 
 def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
-    """Every readable run at or below the places, and why the others are not."""
-    paths, problems = find_runs(places)
+    """Every readable run at or below the places, or in files of kept runs, and why the others are not."""
+    places = list(places)
+    paths, problems = find_runs(place for place in places if not is_kept(place))
     runs = []
+    for place in filter(is_kept, places):
+        try:
+            runs += read_kept(place)
+        except PropFairError as error:
+            problems.append(Problem(place, str(error)))
     for path in paths:
         try:
             runs.append(read_run(path))

@@ -1,0 +1,159 @@
+"""Records for keeping: many finished runs in one small file, from which tables and reports are made again.
+
+The file is Parquet, one row per value, with what describes the runs as a sealed JSON text beside the rows. Models,
+checkpoints and the paths of the machine stay behind.
+"""
+
+import base64
+import hashlib
+import json
+import tomllib
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from propfair.errors import ConfigError, DataError
+from propfair.files import check_readable, replacing
+from propfair.runs import seal
+from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, WHOLE_ROUND
+from propfair.runs.run import Clients, Environment, Run, Status
+from propfair.runs.toml import write_toml
+
+FORMAT = 1
+_KEY = b"propfair"
+_MAX_DESCRIPTION = 1 << 28  # bytes
+_TRAINING = "round"  # the split of what clients report in each round
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_SCHEMA = pa.schema(
+    [("run", pa.int32()), ("round", pa.int32()), ("client", pa.int32()), ("split", _TEXT), ("metric", _TEXT),
+     ("value", pa.float64())]
+)  # fmt: skip
+
+
+def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
+    """Write the records of finished runs into one file.
+
+    Args:
+        runs: which.
+        path: the file, *.parquet; one that is there is replaced.
+        rounds: also what clients reported in each round, weights and losses; else evaluations and the diagnostics of
+            whole rounds alone.
+    """
+    if path.suffix != ".parquet":
+        raise ConfigError(f"records are kept in a Parquet file: give a path that ends in .parquet; got {path}")
+    if not runs:
+        raise ConfigError("there are no runs to keep")
+    for run in runs:
+        if run.status.state != "finished":
+            raise ConfigError(
+                f"{run.where} is {run.status.state}: only finished runs are kept. propfair resume brings it to its end."
+            )
+    rows = pa.concat_tables([_rows(number, run, rounds) for number, run in enumerate(runs)]).unify_dictionaries()
+    clients = list({run.clients.model_dump_json(): None for run in runs})  # once, however many runs they had
+    description = {
+        "format": FORMAT,
+        "clients": [json.loads(one) for one in clients],
+        "runs": [{**_described(run), "clients": clients.index(run.clients.model_dump_json())} for run in runs],
+        "rows": _digest(rows),
+    }
+    text = base64.b64encode(zlib.compress(json.dumps(seal.sealed(description)).encode(), 9))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        pq.write_table(rows.replace_schema_metadata({_KEY: text}), temporary, compression="zstd")
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a path is a file that may hold kept runs, rather than a folder of them."""
+    return path.suffix == ".parquet" and path.is_file()
+
+
+def read_kept(path: Path) -> list[Run]:
+    """The runs of a file that `keep_runs` wrote."""
+    check_readable(path)
+    try:
+        table = pq.read_table(path)
+        text = (table.schema.metadata or {}).get(_KEY, b"")
+        described = json.loads(_unpacked(base64.b64decode(text)) or b"null")
+    except (OSError, pa.ArrowException, ValueError, RecursionError, zlib.error) as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        raise DataError(f"{path} holds no runs of format {FORMAT}: such files are written by propfair keep")
+    table = table.replace_schema_metadata(None)
+    if not seal.is_sealed(described) or table.schema != _SCHEMA or _digest(table) != described.get("rows"):
+        raise DataError(f"{path} is damaged or was edited: its checksum is wrong")
+    try:
+        clients = [Clients.model_validate(one) for one in described["clients"]]
+        return [_run(table, number, clients, of) for number, of in enumerate(described["runs"])]
+    except (ValidationError, KeyError, IndexError) as error:
+        raise DataError(f"{path} does not describe its runs as propfair keep does: {error}") from None
+
+
+def _unpacked(packed: bytes) -> bytes:
+    unpack = zlib.decompressobj()
+    text = unpack.decompress(packed, _MAX_DESCRIPTION)
+    if unpack.unconsumed_tail:
+        raise ValueError(f"its description has more than {_MAX_DESCRIPTION >> 20} MB")
+    return text
+
+
+def _rows(number: int, run: Run, rounds: bool) -> pa.Table:
+    values = run.records if rounds else run.records.filter(pc.field("split") != _TRAINING)
+    whole = run.diagnostics
+    empty = pa.array([""] * len(whole), pa.string()).dictionary_encode()
+    clients = pa.array([WHOLE_ROUND] * len(whole), pa.int32())
+    both = [
+        [values["round"], values["client"], values["split"], values["metric"], values["value"]],
+        [whole["round"], clients, empty, whole["metric"], whole["value"]],
+    ]
+    return pa.concat_tables(
+        pa.table([pa.array([number] * len(columns[0]), pa.int32()), *columns], schema=_SCHEMA) for columns in both
+    )
+
+
+def _described(run: Run) -> dict[str, Any]:
+    config = {key: value for key, value in run.config.items() if key != "log"}
+    config["data"] = {key: value for key, value in config.get("data", {}).items() if key != "folder"}
+    environment = run.environment.model_dump(mode="json")
+    environment["command"] = [_without_folder(word) for word in run.environment.command]
+    return {
+        "config": write_toml(config) if run.config else "",
+        "status": run.status.model_dump(mode="json"),
+        "environment": environment,
+    }
+
+
+def _without_folder(word: str) -> str:
+    """A word of a command line; of an absolute path, also behind a key=, the last part."""
+    key, sign, value = word.rpartition("=")
+    return f"{key}{sign}{Path(value).name}" if Path(value).is_absolute() else word
+
+
+def _run(table: pa.Table, number: int, clients: Sequence[Clients], described: Mapping[str, Any]) -> Run:
+    own = table.filter(pc.field("run") == number)
+    status = Status.model_validate(described["status"])
+    names = pa.array([status.name] * len(own), pa.string()).dictionary_encode()
+    named = own.set_column(0, "run", names)
+    tomllib.loads(described["config"])
+    return Run(
+        None, described["config"], status, Environment.model_validate(described["environment"]),
+        clients[described["clients"]],
+        named.filter(pc.field("client") != WHOLE_ROUND).cast(CLIENT_SCHEMA),
+        named.filter(pc.field("client") == WHOLE_ROUND).select(ROUND_SCHEMA.names).cast(ROUND_SCHEMA),
+    )  # fmt: skip
+
+
+def _digest(table: pa.Table) -> str:
+    """Of the values, whatever pages and dictionaries they are written in."""
+    digest = hashlib.sha256()
+    for name in _SCHEMA.names:
+        column = table[name].combine_chunks()
+        plain = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+        for piece in plain.to_pylist() if pa.types.is_string(plain.type) else [plain.to_numpy().tobytes()]:
+            digest.update(piece.encode() + b"\0" if isinstance(piece, str) else piece)
+    return digest.hexdigest()
