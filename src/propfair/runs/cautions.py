@@ -1,0 +1,77 @@
+"""What a reader of a comparison should know before believing it: runs that still move, and too few seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from propfair.runs.grouping import Group
+from propfair.runs.run import Run
+
+ENOUGH_SEEDS = 3
+_AT_REST = 0.01  # of accuracy: a point; of other metrics: of the value reached
+_LEAST_EVALUATIONS = 3  # in the second half of a run, to see a trend
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Where the mean over clients is going at the end of a run, by the line through its second half.
+
+    Attributes:
+        change: in the last quarter of the rounds; of accuracy as a fraction, of others relative to the last value.
+        error: standard error of that.
+        metric: which.
+    """
+
+    change: float
+    error: float
+    metric: str
+
+    @property
+    def at_rest(self) -> bool:
+        """It moves by no more than a hundredth, or no more than twice its error."""
+        return abs(self.change) <= max(_AT_REST, 2 * self.error)
+
+
+def trend(run: Run) -> Trend | None:
+    """The trend of the most telling measure that was evaluated on the way; None if it was evaluated too seldom."""
+    for measure in run.measures:
+        series = run.measured(measure)
+        if series is None:
+            continue
+        late = series.rounds > run.status.rounds / 2
+        if late.sum() < _LEAST_EVALUATIONS:
+            continue
+        rounds = series.rounds[late] / run.status.rounds
+        means = np.nanmean(series.values[late], axis=1)
+        centred = rounds - rounds.mean()
+        slope = float(centred @ means / (centred @ centred))
+        rest = means - means.mean() - slope * centred
+        error = float(np.sqrt(rest @ rest / max(1, len(rounds) - 2) / (centred @ centred)))
+        scale = 1.0 if measure.metric == "accuracy" else max(abs(float(means[-1])), np.finfo(float).tiny)
+        return Trend(slope / 4 / scale, error / 4 / scale, measure.metric)
+    return None
+
+
+def cautions(groups: Sequence[Group]) -> list[str]:
+    """Sentences on what is not settled about these runs; none if nothing is."""
+    few = {group.label: len(group.by_seed) for group in groups if len(group.by_seed) < ENOUGH_SEEDS}
+    found = []
+    if few:
+        said = _listed([f"{label} ({count})" for label, count in few.items()])
+        found.append(f"fewer than {ENOUGH_SEEDS} seeds: {said}; differences may be chance")
+    moving = []
+    for group in groups:
+        trends = [one for one in map(trend, group.runs) if one is not None and not one.at_rest]
+        if 2 * len(trends) > len(group.runs):
+            change = 100 * float(np.median([one.change for one in trends]))
+            unit = "points" if trends[0].metric == "accuracy" else f"% of its {trends[0].metric}"
+            moving.append(f"{group.label} ({change:+.1f} {unit} in the last quarter)")
+    if moving:
+        found.append(f"not at rest at the end: {_listed(moving)}; more rounds may change the order")
+    return found
+
+
+def _listed(names: Sequence[str], most: int = 6) -> str:
+    rest = len(names) - most
+    return ", ".join([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
