@@ -57,7 +57,7 @@ def test_too_few_evaluations_say_nothing(tmp_path: Path) -> None:
 def test_cautions_name_who(tmp_path: Path) -> None:
     rising = [with_curve(tmp_path / f"r{seed}", [0.1 * t for t in range(1, 11)], seed) for seed in range(2)]
     (few, moving) = cautions(group_runs(rising))
-    assert few == "fewer than 3 seeds: fedavg (2); differences may be chance"
-    assert moving.startswith("not at rest at the end: fedavg (+25.0 points in the last quarter); more rounds")
+    assert few == "Fewer than 3 seeds: fedavg (2); differences may be chance."
+    assert moving.startswith("Not at rest at the end: fedavg (+25.0 points in the last quarter); more rounds")
     flat = [with_curve(tmp_path / f"f{seed}", [0.8] * 8, seed) for seed in range(3)]
     assert cautions(group_runs(flat)) == []

@@ -12,7 +12,9 @@ from propfair.paper import catalogue
 from propfair.paper.catalogue import Experiment, check_experiments, load_experiment, load_preset
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
+from propfair.report.sweep import edge_notes
 from propfair.runs.building import build_federation
+from propfair.runs.cautions import cautions
 from propfair.runs.certificate import certify
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
@@ -215,9 +217,10 @@ class _Reproduction:
             notes.append(f"changed settings: {', '.join(changed)}")
         if studies is not None:
             seeds = ", ".join(map(str, studies.sweep.seeds))
-            seconds = sum(one.seconds for one in studies.tested())
+            tested = studies.tested()
+            seconds = sum(one.seconds for one in tested)
             notes.append(f"seeds {seeds}; population std; final runs took {seconds:.0f} s in all")
-            notes += studies.failures()
+            notes += [*studies.failures(), *edge_notes(tested), *cautions([one.group for one in tested])]
         return notes
 
     def _first_models(self, experiments: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
 from propfair.report.tables import TextTable, percent_cell
+from propfair.runs.cautions import cautions
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Tested
 
@@ -36,7 +37,7 @@ def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
         )
     else:
         notes.append(f"Chosen by {sweep.criterion} on the validation split; the test split was read once, at the end.")
-    notes += edge_notes(tested)
+    notes += [*edge_notes(tested), *cautions([one.group for one in tested])]
     columns = ["algorithm", "chosen", f"{sweep.split} {sweep.criterion}", *_STATISTICS]
     return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
 

@@ -59,7 +59,7 @@ def cautions(groups: Sequence[Group]) -> list[str]:
     found = []
     if few:
         said = _listed([f"{label} ({count})" for label, count in few.items()])
-        found.append(f"fewer than {ENOUGH_SEEDS} seeds: {said}; differences may be chance")
+        found.append(f"Fewer than {ENOUGH_SEEDS} seeds: {said}; differences may be chance.")
     moving = []
     for group in groups:
         trends = [one for one in map(trend, group.runs) if one is not None and not one.at_rest]
@@ -68,7 +68,7 @@ def cautions(groups: Sequence[Group]) -> list[str]:
             unit = "points" if trends[0].metric == "accuracy" else f"% of its {trends[0].metric}"
             moving.append(f"{group.label} ({change:+.1f} {unit} in the last quarter)")
     if moving:
-        found.append(f"not at rest at the end: {_listed(moving)}; more rounds may change the order")
+        found.append(f"Not at rest at the end: {_listed(moving)}; more rounds may change the order.")
     return found
 
 

@@ -62,6 +62,7 @@ def compare(
     from propfair.cli.sweep_text import live_table
     from propfair.report.picture import draw_groups
     from propfair.report.sweep import edge_notes, settings_text
+    from propfair.runs.cautions import cautions
     from propfair.runs.compare import Compared, Contest
     from propfair.runs.contestant import Contestant
     from propfair.runs.toml import read_toml
@@ -110,7 +111,7 @@ def compare(
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
     print_comparison(compared, picture, page, output)
     if output == Format.table:
-        for line in [*failures, *notes, *advice(contest, tune)]:
+        for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune)]:
             typer.echo(line)
     if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)
