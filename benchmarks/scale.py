@@ -29,8 +29,8 @@ from propfair.core.params import FlatModel
 from propfair.core.rounds import Rounds
 from propfair.data import ArrayExamples
 from propfair.engines.inprocess import InProcess
+from propfair.engines.ray.cluster import connected
 from propfair.engines.ray.engine import TASKS_PER_WORKER, Ray
-from propfair.engines.ray.pool import connected
 from propfair.engines.server import Server
 from propfair.engines.session import Engine
 from propfair.federation.federation import Federation, Ragged

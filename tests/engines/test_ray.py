@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,8 +26,9 @@ from propfair.core.evaluation import Evaluation
 from propfair.core.params import FlatModel
 from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
+from propfair.engines.ray.cluster import connected
 from propfair.engines.ray.engine import Ray
-from propfair.engines.ray.pool import connected
+from propfair.engines.ray.watchdog import processes_of
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Event
 from propfair.errors import ConfigError, MissingExtraError
@@ -310,14 +312,13 @@ def test_nothing_is_left_after_an_interrupt(how: signal.Signals) -> None:
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
-        session = process.stdout.readline().strip()
-        assert processes_of(session)
+        process.stdout.readline()
+        found = processes_of(process.pid)
+        assert found
+        assert addresses({process.pid, *found}) <= {"127.0.0.1", "::1"}
         process.send_signal(how)
         assert process.wait(120) != 0
-    deadline = time.monotonic() + 60
-    while processes_of(session) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert processes_of(session) == []
+    assert is_gone(process.pid, 15)
     assert set(Path("/dev/shm").glob("plasma*")) <= shared
 
 
@@ -344,7 +345,8 @@ def test_sigterm_in_a_round_saves_the_run_and_resume_ends_with_the_same_bits(clu
 
 STARTING = """
 import ray
-from propfair.engines.ray.pool import connected
+from propfair.engines.ray.cluster import connected
+from propfair.engines.ray.watchdog import processes_of
 print("starting", flush=True)
 with connected("", 1):
     raise AssertionError("too late")
@@ -363,17 +365,30 @@ def test_sigterm_while_ray_starts_ends_the_process(seconds: float) -> None:
         time.sleep(seconds)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
-    session = f"_{process.pid}"  # the end of the name of the session
-    deadline = time.monotonic() + 120
-    while processes_of(session) and time.monotonic() < deadline:
+    assert is_gone(process.pid, 15)
+
+
+def is_gone(owner: int, seconds: float) -> bool:
+    """Whether nothing is left of the Ray of a process that has ended."""
+    deadline = time.monotonic() + seconds
+    while processes_of(owner) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert processes_of(session) == []
+    return not processes_of(owner)
 
 
-def processes_of(session: str) -> list[str]:
-    """The command lines of all processes of a Ray session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.append(path.read_text())
-    return [line for line in found if session and session in line]
+def addresses(processes: set[int]) -> set[str]:
+    """Where some processes listen for connections over the network."""
+    sockets = set()
+    for process in processes:
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                sockets.add(str(file.readlink()))
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:  # it listens
+                words = bytes.fromhex(fields[1].partition(":")[0])
+                packed = b"".join(words[start : start + 4][::-1] for start in range(0, len(words), 4))
+                found.add(socket.inet_ntop(family, packed).removeprefix("::ffff:"))
+    return found

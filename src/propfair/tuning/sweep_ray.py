@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from propfair.engines.ray.pool import connected
+from propfair.engines.ray.cluster import connected
 from propfair.errors import ConfigError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.tuning.search import Sweep

@@ -28,7 +28,8 @@ from propfair.core.evaluation import Evaluation
 from propfair.core.messages import BLOCK, Block, Job, Reply, Report, Reports, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcessSession, torch_threads
-from propfair.engines.ray.pool import ActorPool, ActorTask, OnHang, connected
+from propfair.engines.ray.cluster import connected
+from propfair.engines.ray.pool import ActorPool, ActorTask, OnHang
 from propfair.engines.session import ENGINES, Engine, Session
 from propfair.errors import ConfigError
 from propfair.federation.federation import Split

@@ -4,11 +4,7 @@ import contextlib
 import heapq
 import logging
 import math
-import os
 import re
-import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,10 +13,9 @@ from typing import Any, Literal
 
 from propfair.algorithms.base import ClientId
 from propfair.engines.session import Event
-from propfair.errors import ConfigError, MissingExtraError, TrainingError
+from propfair.errors import TrainingError
 
 OnHang = Literal["wait", "retry", "drop"]
-OLDEST = (2, 40)
 TRIES = 3  # times that a task, or the start of a worker, may fail before the run stops
 DEPTH = 2  # tasks that a worker has at hand, so that it never waits for the next one
 START_SECONDS = 300.0  # that a run goes on without any worker
@@ -256,108 +251,3 @@ class _Results:
     def take(self, position: int) -> list[tuple[ActorTask, Any]]:
         parts, self._parts[position] = self._parts[position], []
         return [(task, self._results.pop((position, part))) for part, task in enumerate(parts)]
-
-
-def import_ray() -> ModuleType:
-    """Ray, in a version that will do."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError("the Ray engine", "ray") from None
-    found = tuple(int(number) for number in ray.__version__.split(".")[:2])
-    if found < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise ConfigError(
-            f"Ray must be at least {oldest}; found {ray.__version__}. Run: pip install -U 'propfair[ray]'"
-        )
-    module: ModuleType = ray
-    return module
-
-
-@contextlib.contextmanager
-def connected(address: str, num_cpus: int | None) -> Iterator[ModuleType]:
-    """Ray, joined at `address`, or started here and stopped at the end. One that this process has joined is used."""
-    ray = import_ray()
-    if ray.is_initialized():
-        yield ray
-        return
-    with _own_signals():
-        with _sigterm_ends_at_once():
-            _join(ray, address, num_cpus)
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-def _join(ray: ModuleType, address: str, num_cpus: int | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    asked = signal.getsignal(signal.SIGTERM)
-    try:
-        if address:
-            _knock(address)
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        if address:
-            way_out = "Start one with `ray start --head`, or leave address empty to start one for this run."
-            raise ConfigError(f"no Ray cluster at address={address!r}: {reason}. {way_out}") from None
-        raise ConfigError(f"Ray could not be started on this machine: {reason}") from None
-    if callable(asked) and _in_main_thread():
-        signal.signal(signal.SIGTERM, asked)  # Ray would exit at once where a run wants to save its work first
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray handles SIGTERM by itself, and still does when it is gone: put back what was there before."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if _in_main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-
-
-@contextlib.contextmanager
-def _sigterm_ends_at_once() -> Iterator[None]:
-    """While Ray starts: its own handler would unwind a Ray that is half there, which hangs for a minute and aborts.
-
-    The processes that Ray has started so far end with this one.
-    """
-    if not _in_main_thread():
-        yield
-        return
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.setblocking(False)
-        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        watcher = threading.Thread(target=_exit_on_sigterm, args=(ours,), daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-            theirs.shutdown(socket.SHUT_WR)
-            watcher.join()
-
-
-def _exit_on_sigterm(signals: socket.socket) -> None:
-    while numbers := signals.recv(64):
-        if signal.SIGTERM in numbers:
-            os._exit(128 + signal.SIGTERM)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _knock(address: str) -> None:
-    """Raise an error at once if nothing listens at the address; Ray itself would try again for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError("it must be 'auto' or 'host:port', on the network of the cluster")
-    socket.create_connection((host, int(port)), timeout=5).close()
