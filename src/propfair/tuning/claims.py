@@ -10,15 +10,19 @@ is lost. Nothing here depends on clocks of different machines, or on locks of th
 import contextlib
 import os
 import socket
+import sqlite3
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from propfair.errors import ConfigError, MissingExtraError
+from propfair.errors import ConfigError, DataError, MissingExtraError, PropFairError
+from propfair.runs.seal import KEY, sealed
 
 if TYPE_CHECKING:
     import optuna
@@ -77,9 +81,7 @@ class Claim:
 
     def done(self, value: float, attributes: Mapping[str, Any]) -> None:
         """The result."""
-        for key, content in attributes.items():
-            self.trial.set_user_attr(key, content)
-        self._study.tell(self.trial, value)
+        self._end("COMPLETE", value, **attributes)
 
     def failed(self, reason: str, *, diverged: bool = False) -> None:
         """It can't be done; it is not tried again. Training that diverges is a result, anything else a defect."""
@@ -93,12 +95,13 @@ class Claim:
         """Stopped on the way: anybody may go on with it."""
         self._end("FAIL", released=True)
 
-    def _end(self, state: str, **attributes: Any) -> None:
+    def _end(self, state: str, value: float | None = None, **attributes: Any) -> None:
         import optuna
 
         for key, content in attributes.items():
             self.trial.set_user_attr(key, content)
-        self._study.tell(self.trial, state=optuna.trial.TrialState[state])
+        self.trial.set_user_attr(KEY, _checksum(state, value, self.trial.params, self.trial.user_attrs))
+        self._study.tell(self.trial, value, state=optuna.trial.TrialState[state])
 
 
 class Board:
@@ -107,10 +110,13 @@ class Board:
     Args:
         study: of Optuna.
         num_points: how many there are, numbered from 0.
+        where: the storage, for errors.
     """
 
-    def __init__(self, study: "optuna.Study", num_points: int) -> None:
-        self.study = study
+    def __init__(self, study: "optuna.Study", num_points: int, where: str = "the storage of the sweep") -> None:
+        self.study, self._where = study, where
+        with storage_errors(where):
+            self._sealed = bool(study.user_attrs.get("sealed"))  # those of version 0.1.0 are not
         self.num_points = num_points
         self._seen: dict[int, tuple[int, float]] = {}  # trial number: its counter, and when it was first seen so
 
@@ -163,7 +169,11 @@ class Board:
         return None
 
     def _trials(self) -> "list[optuna.trial.FrozenTrial]":
-        return [trial for trial in self.study.get_trials(deepcopy=False) if "token" in trial.user_attrs]
+        with storage_errors(self._where):
+            found = [trial for trial in self.study.get_trials(deepcopy=False) if "token" in trial.user_attrs]
+            for trial in found:
+                _check(trial, self._where, must=self._sealed)
+            return found
 
     def _holders(self) -> "dict[int, optuna.trial.FrozenTrial]":
         """For each point the trial that stands for it: the first one of its last attempt."""
@@ -205,6 +215,7 @@ def open_storage(url: str) -> "optuna.storages.BaseStorage":
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
     for tries_left in (4, 3, 2, 1, 0):
         try:
+            _check_database(url)
             return optuna.storages.RDBStorage(url, engine_kwargs=options)
         except Exception as error:
             if not tries_left:
@@ -217,16 +228,59 @@ def open_study(storage: "optuna.storages.BaseStorage", name: str, fingerprint: s
     """The study of this name, made if it is not there; refused if it is about something else."""
     import optuna
 
-    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True, **options)
-    known = study.user_attrs.get("fingerprint")
-    if known is None:
-        study.set_user_attr("fingerprint", fingerprint)
-    elif known != fingerprint:
+    with storage_errors("the storage of the sweep"):
+        study = optuna.create_study(
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True, **options
+        )
+        known = study.user_attrs.get("fingerprint")
+        if known is None:
+            study.set_user_attr("sealed", True)
+            study.set_user_attr("fingerprint", fingerprint)
+    if known not in (None, fingerprint):
         raise ConfigError(
             f"the storage has a study called {name!r} that was made with other settings. Choose another --out or "
             "--storage, or another name in the file."
         )
     return study
+
+
+@contextlib.contextmanager
+def storage_errors(where: str) -> Iterator[None]:
+    """Whatever a damaged database leads to is a `DataError` that names it."""
+    try:
+        yield
+    except PropFairError:
+        raise
+    except Exception as error:
+        raise DataError(f"{where} is damaged or can't be read: {str(error).splitlines()[0]}") from error
+
+
+def _check_database(url: str) -> None:
+    """A file of SQLite is looked through once, so that damage shows before anything is written to it."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and Path(path).exists():
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=60)) as database:
+            ((found,), *_) = database.execute("PRAGMA quick_check(1)")
+        if found != "ok":
+            raise DataError(f"{path} is damaged: {found}")
+
+
+def _checksum(state: str, value: float | None, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    """Of all that is said about a trial which has ended."""
+    said = {name: content for name, content in attributes.items() if name not in (KEY, "beat")}
+    return str(sealed({"state": state, "value": value, "params": dict(params), "attributes": said})[KEY])
+
+
+def _check(trial: "optuna.trial.FrozenTrial", where: str, *, must: bool) -> None:
+    """A `DataError` unless a trial that has ended is what was written."""
+    attributes = trial.user_attrs
+    if trial.state.is_finished() and (must or KEY in attributes):
+        value = trial.value if trial.state.name == "COMPLETE" else None
+        if attributes.get(KEY) != _checksum(trial.state.name, value, trial.params, attributes):
+            raise DataError(
+                f"{where} is damaged or was edited: trial {trial.number} has the wrong checksum. Delete it, and the "
+                "sweep takes what it needs from the run folders."
+            )
 
 
 def _inherited(trial: "optuna.trial.FrozenTrial | None") -> tuple[Mapping[str, Any], Mapping[str, Any]]:

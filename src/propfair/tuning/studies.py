@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from propfair.errors import ConfigError
 from propfair.runs.grouping import Group
 from propfair.runs.names import short_hash, slug
 from propfair.runs.reading import read_run
@@ -35,7 +36,10 @@ class Home:
     @classmethod
     def at(cls, out: Path, storage: str | None = None) -> "Home":
         """With its own SQLite file, unless a storage is given."""
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"a sweep can't be kept in {out}: {error.strerror}. Choose another --out.") from None
         return cls(out, storage or f"sqlite:///{(out / 'sweep.db').resolve()}")
 
 
@@ -113,6 +117,7 @@ class Studies:
                     sampler=_sampler(sweep), pruner=_pruner(sweep),
                 ),
                 sweep.num_trials(contestant),
+                home.storage,
             )
             for contestant in sweep.contestants
         }  # fmt: skip
@@ -125,7 +130,7 @@ class Studies:
             study = open_study(
                 self._storage, f"{self.sweep.name}: {FINAL} {known}", known, sampler=_sampler(self.sweep)
             )
-            self._finals[known] = Board(study, len(winners) * len(self.sweep.seeds))
+            self._finals[known] = Board(study, len(winners) * len(self.sweep.seeds), self.home.storage)
         return self._finals[known]
 
     def winner(self, contestant: Tunable) -> Winner | None:

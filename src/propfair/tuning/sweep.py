@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from propfair.engines.inprocess import torch_threads
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, PropFairError
 from propfair.runs.building import Federations
 from propfair.runs.config import RunConfig
 from propfair.runs.folder import InUseError
@@ -234,6 +235,9 @@ def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float, p
         TrialRunner(sweep, home, number=number, deadline=deadline, after_round=after_round).work()
     except KeyboardInterrupt:
         os._exit(130)
+    except PropFairError as error:  # one line, as the parent would say it
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(2)
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:
