@@ -14,7 +14,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from propfair.errors import DataError, WriteError
+from propfair.errors import ConfigError, DataError, WriteError
+
+PICTURES = ("png", "pdf", "svg")
 
 _KINDS = (
     (stat.S_ISLNK, "a link"),
@@ -80,6 +82,15 @@ def give_usual_mode(path: Path, mode: int) -> None:
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(mode & ~umask)
+
+
+def picture_format(path: Path) -> str:
+    """The format of a picture, by the ending of its name; without one it is a PNG."""
+    found = path.suffix.lstrip(".").lower() or "png"
+    if found not in PICTURES:
+        endings = ", ".join(f".{name}" for name in PICTURES)
+        raise ConfigError(f"a picture ends in {endings}; got {path.name!r}")
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

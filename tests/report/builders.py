@@ -33,8 +33,12 @@ def write_run(
     accuracy: list[float] | None = None,
     personal: bool = False,
     started: str = "2026-01-01T00:00:00+00:00",
+    cohort: int | None = None,
 ) -> Path:
-    """A run whose client k ends at about skill + spread * (k / n - 1/2); `accuracy` sets the end exactly."""
+    """A run whose client k ends at about skill + spread * (k / n - 1/2); `accuracy` sets the end exactly.
+
+    All clients take part in a round, or `cohort` of them.
+    """
     rng = np.random.default_rng([seed, len(name), num_clients])
     total = 100
     sizes = [80 + 10 * (k % 3) for k in range(num_clients)]
@@ -60,11 +64,12 @@ def write_run(
     share = np.array(sizes) / sum(sizes)
     done = rounds if state == "finished" else rounds // 2
     for number in range(1, done + 1):
-        weights = share * np.exp(rng.normal(0, 0.1, num_clients))
+        chosen = np.arange(num_clients) if cohort is None else rng.choice(num_clients, cohort, replace=False)
+        weights = share[chosen] * np.exp(rng.normal(0, 0.1, len(chosen)))
         records.add_outcome(
             Outcome(
-                round=number, clients=tuple(range(num_clients)), weights=torch.tensor(weights / weights.sum()),
-                loss=torch.full((num_clients,), torch.nan), dropped=(), reports=Reports.of([]),
+                round=number, clients=tuple(chosen.tolist()), weights=torch.tensor(weights / weights.sum()),
+                loss=torch.full((len(chosen),), torch.nan), dropped=(), reports=Reports.of([]),
                 diagnostics={"weight_sum": 1.0},
             )
         )  # fmt: skip

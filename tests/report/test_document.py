@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,9 @@ from propfair.report.words import headline
 from propfair.runs.grouping import Comparison, by_clients
 from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.reading import read_run, read_runs
+from propfair.runs.records import CLIENT_SCHEMA
 from tests.report.builders import write_run
+from tests.sealing import reseal
 
 
 def comparison_of(folder: Path) -> Comparison:
@@ -49,9 +53,10 @@ def test_statistics_are_those_of_the_theory(tmp_path: Path) -> None:
 def test_curves_are_statistics_of_each_round(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", num_clients=20, rounds=4, eval_every=2))
     for measure in run.measures:
-        series = run.measured(measure)
+        series, values = run.measured(measure), run.served(measure)
         assert series is not None
-        found = statistics_over_rounds(series, measure)
+        assert values is not None
+        found = statistics_over_rounds(values, measure)
         for position, row in enumerate(series.values):
             expected = summarize(row, higher_is_better=measure.metric == "accuracy")
             for name, line in found.items():
@@ -228,3 +233,21 @@ def test_a_figure_says_what_it_can_not_draw(tmp_path: Path) -> None:
     write_run(tmp_path / "b", name="b", num_clients=3)
     with pytest.raises(DataError, match="2 sets of clients"):
         draw_figure("trade", read_runs([tmp_path])[0], tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("scale", [1e26, 1e39, 1e307, 1e-310])
+def test_losses_of_any_size_are_shown(tmp_path: Path, scale: float) -> None:
+    for name in ("a", "b"):
+        folder = write_run(tmp_path / name, name=name, algorithm=name)
+        records = pq.read_table(folder / "records.parquet").to_pandas()
+        records.loc[records["metric"] == "loss", "value"] *= scale
+        pq.write_table(
+            pa.Table.from_pandas(records, schema=CLIENT_SCHEMA, preserve_index=False), folder / "records.parquet"
+        )
+        reseal(folder)
+    runs, problems = read_runs([tmp_path])
+    document = make_document(runs, problems)
+    assert not problems
+    json.dumps(document, allow_nan=False)
+    loss = next(one for one in document["trials"][0]["measures"] if one["key"] == "test/loss")
+    assert loss["headline"]

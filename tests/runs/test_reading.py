@@ -2,16 +2,18 @@
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from propfair.errors import DataError
 from propfair.runs.grouping import by_clients
-from propfair.runs.measures import ACCURACY, Measure, Series
+from propfair.runs.measures import ACCURACY, Measure, Values
 from propfair.runs.reading import find_runs, read_run, read_runs
 from tests.report.builders import write_run
 from tests.sealing import reseal
@@ -117,19 +119,42 @@ def test_a_run_that_goes_on_is_read(tmp_path: Path) -> None:
     assert accuracy.rounds.tolist() == [1, 2, 3, 4, 5]
 
 
-def test_series_are_thinned_without_losing_their_end() -> None:
-    series = Series(np.arange(1, 101), np.arange(200.0).reshape(100, 2))
-    picked = series.picked(7)
+def _values(table: npt.ArrayLike, first: int = 0) -> Values:
+    """What is not NaN in a table [T, n], recorded from round `first` on."""
+    dense = np.asarray(table, dtype=np.float64)
+    place, client = np.nonzero(~np.isnan(dense))
+    columns = (place + first).astype(np.int32), client.astype(np.int32), dense[place, client]
+    return Values.of(*columns, num_clients=dense.shape[1])
+
+
+def test_values_are_thinned_without_losing_their_end() -> None:
+    values = _values(np.arange(200.0).reshape(100, 2), 1)
+    picked = values.picked(7)
     assert picked.thinned
     assert len(picked.rounds) == 7
     assert picked.rounds[-1] == 100
-    averaged = series.averaged(10)
+    averaged = values.averaged(10)
     assert averaged.rounds.tolist() == list(range(1, 101, 10))
-    np.testing.assert_allclose(averaged.values.mean(axis=0), series.values.mean(axis=0))
-    assert series.picked(100) is series
-    absent = Series(np.arange(4), np.array([[np.nan], [1.0], [np.nan], [np.nan]])).averaged(2)
-    assert absent.values[0, 0] == 1
-    assert np.isnan(absent.values[1, 0])
+    np.testing.assert_allclose(averaged.values.mean(axis=0), values.whole().values.mean(axis=0))
+    assert not values.picked(100).thinned
+    np.testing.assert_array_equal(values.last().values, [[198.0, 199.0]])
+    assert [len(piece.rounds) for piece in values.pieces(60)] == [30, 30, 30, 10]
+    absent = _values([[0.0, np.nan], [np.nan, 1.0], [2.0, np.nan], [3.0, np.nan]]).averaged(2)
+    np.testing.assert_array_equal(absent.values, [[0.0, 1.0], [2.5, np.nan]])
+
+
+def test_many_clients_over_many_rounds_are_not_a_table() -> None:
+    n, rounds, cohort = 20_000, 20_000, 10
+    rng = np.random.default_rng(0)
+    number = np.repeat(np.arange(1, rounds + 1, dtype=np.int32), cohort)
+    client = rng.integers(0, n, rounds * cohort).astype(np.int32)
+    values = Values.of(number, client, np.ones(rounds * cohort), n)
+    tracemalloc.start()
+    averaged = values.averaged(150)
+    assert tracemalloc.get_traced_memory()[1] < 200e6  # a table of all takes 3.2 GB
+    tracemalloc.stop()
+    assert averaged.values.shape == (150, n)
+    assert np.nanmean(averaged.values) == 1
 
 
 def test_seeds_of_one_setting_are_one_group(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """The pictures of the two examples, as PNG, PDF or SVG by the file's ending. Colours are Okabe and Ito's."""
 
+import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from propfair.errors import MissingExtraError
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.examples import AflFailure, NashExample, afl_failure, nash_example
-from propfair.files import replacing
+from propfair.files import picture_format, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ def example_afl_failure(out: Path) -> AflFailure:
     plane, errors = figure.subplots(1, 2, width_ratios=(1, 1.15))
     _draw_plane(plane, result)
     _draw_errors(errors, result)
-    _save(figure, out)
+    write_figure(figure, out)
     return result
 
 
@@ -36,7 +37,7 @@ def example_nash(out: Path) -> NashExample:
     left, right = figure.subplots(1, 2)
     _draw_figure_1(left, result)
     _draw_principles(right, result)
-    _save(figure, out)
+    write_figure(figure, out)
     return result
 
 
@@ -172,6 +173,9 @@ def _figure(size: tuple[float, float]) -> "Figure":
     return Figure(figsize=size, layout="constrained")
 
 
-def _save(figure: "Figure", out: Path) -> None:
-    with replacing(out) as temporary:
-        figure.savefig(temporary, dpi=150, format=out.suffix.lstrip(".") or "png")
+def write_figure(figure: "Figure", path: Path, dpi: int = 150, metadata: dict[str, Any] | None = None) -> None:
+    """Write PNG, PDF or SVG, by the ending. In memory first: on a full disk matplotlib fails in ways of its own."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi, format=picture_format(path), metadata=metadata)
+    with replacing(path) as temporary:
+        temporary.write_bytes(drawn.getvalue())

@@ -6,13 +6,14 @@ import numpy as np
 
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import best_fraction, worst_fraction
-from propfair.runs.measures import Measure, Series
+from propfair.runs.measures import Measure, Series, Values
 from propfair.runs.run import Run
 
 MOST_COLUMNS = 150  # of a heat map: more than a screen can tell apart
+_AT_A_TIME = 1 << 22  # values in memory
 
 
-def statistics_over_rounds(series: Series, measure: Measure) -> dict[str, FloatArray]:
+def statistics_over_rounds(values: Values, measure: Measure) -> dict[str, FloatArray]:
     """Mean, std, worst, worst10, best10 and best over clients, each [T]; NaN at a round without values."""
     better = measure.higher_is_better
     least, most = (np.min, np.max) if better else (np.max, np.min)
@@ -24,10 +25,13 @@ def statistics_over_rounds(series: Series, measure: Measure) -> dict[str, FloatA
         "best10": lambda row: best_fraction(row, 0.1, higher_is_better=better),
         "best": most,
     }
-    rows = [row[~np.isnan(row)] for row in series.values]
-    return {
-        name: np.array([function(row) if row.size else np.nan for row in rows]) for name, function in functions.items()
-    }
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for piece in values.pieces(_AT_A_TIME):
+        for row in piece.values:
+            known = row[~np.isnan(row)]
+            for name, function in functions.items():
+                found[name].append(function(known) if known.size else np.nan)
+    return {name: np.array(line) for name, line in found.items()}
 
 
 def relative_weights(run: Run, columns: int = MOST_COLUMNS) -> Series | None:
@@ -48,8 +52,8 @@ def relative_weights(run: Run, columns: int = MOST_COLUMNS) -> Series | None:
 
 def thinned(run: Run, metric: str, columns: int) -> Series | None:
     """What rounds did to clients, averaged in blocks of rounds; None if it was not recorded."""
-    series = run.series("round", metric)
-    return None if series is None else series.averaged(columns)
+    values = run.recorded("round", metric)
+    return None if values is None else values.averaged(columns)
 
 
 def _shares(values: FloatArray) -> FloatArray:

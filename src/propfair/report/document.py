@@ -15,12 +15,13 @@ from propfair.report.curves import MOST_COLUMNS, relative_weights, statistics_ov
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
 from propfair.runs.grouping import Comparison, Group, by_clients
-from propfair.runs.measures import Measure, Series
+from propfair.runs.measures import Measure, Series, Values
 from propfair.runs.reading import Problem
 from propfair.runs.run import Run
 
 MAX_VALUES = 2_000_000  # client values over rounds: so many measured ones on a page, and so many of what rounds did
 _MIN_COLUMNS = 4
+_LARGEST = float(np.finfo(np.float32).max)  # that a page holds of one client
 _STATISTICS = (
     "mean", "weighted_mean", "std", "worst", "worst10", "worst20", "worst30", "best", "best10", "best20", "best30",
     "median", "variance_of_percent", "jain", "gini", "entropy", "nash_welfare",
@@ -29,12 +30,14 @@ _STATISTICS = (
 
 def make_document(runs: Sequence[Run], problems: Sequence[Problem], title: str | None = None) -> dict[str, Any]:
     """What the page shows. Plain JSON values; client values are base64 of little-endian float32."""
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest number: not known
+        trials = [_comparison(one, MAX_VALUES // max(1, len(runs))) for one in by_clients(runs)]
     return {
         "title": title or "Who is served how well",
         "propfair": propfair.__version__,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "problems": [str(problem) for problem in problems],
-        "trials": [_comparison(one, MAX_VALUES // max(1, len(runs))) for one in by_clients(runs)],
+        "trials": trials,
     }
 
 
@@ -75,7 +78,7 @@ def _group(group: Group, measures: Iterable[Measure]) -> dict[str, Any]:
 
 def _run(run: Run, group: int, max_values: int) -> dict[str, Any]:
     status, environment = run.status, run.environment
-    measured = {m: series for m in run.measures if (series := run.measured(m)) is not None}
+    measured = {m: values for m in run.measures if (values := run.served(m)) is not None}
     columns = max(2, max_values // (len(run.clients.names) * max(1, len(measured))))
     return {
         "name": run.name,
@@ -100,8 +103,8 @@ def _run(run: Run, group: int, max_values: int) -> dict[str, Any]:
         "config": run.config_text,
         "dropped": run.num_dropped,
         "statistics": {m.key: _statistics(run, m) for m in measured},
-        "curves": {m.key: _curve(series, m) for m, series in measured.items()},
-        "clients": {m.key: _table(series.picked(columns)) for m, series in measured.items()},
+        "curves": {m.key: _curve(values, m) for m, values in measured.items()},
+        "clients": {m.key: _table(values.picked(columns)) for m, values in measured.items()},
         "heat": {name: _table(series) for name, series in _heat(run, max_values).items()},
     }
 
@@ -118,10 +121,10 @@ def _statistics(run: Run, measure: Measure) -> dict[str, float | None]:
     return {name: _number(found[name]) for name in _STATISTICS}
 
 
-def _curve(series: Series, measure: Measure) -> dict[str, Any]:
+def _curve(values: Values, measure: Measure) -> dict[str, Any]:
     """Statistics over clients at every evaluated round."""
-    found = statistics_over_rounds(series, measure)
-    return {"rounds": series.rounds.tolist(), **{name: [_number(x) for x in line] for name, line in found.items()}}
+    found = statistics_over_rounds(values, measure)
+    return {"rounds": values.rounds.tolist(), **{name: [_number(x) for x in line] for name, line in found.items()}}
 
 
 def _heat(run: Run, max_values: int) -> dict[str, Series]:
@@ -158,7 +161,7 @@ def _table(series: Series) -> dict[str, Any]:
     return {
         "rounds": series.rounds.tolist(),
         "thinned": series.thinned,
-        "values": base64.b64encode(series.values.astype("<f4").tobytes()).decode("ascii"),
+        "values": base64.b64encode(np.clip(series.values, -_LARGEST, _LARGEST).astype("<f4").tobytes()).decode("ascii"),
     }
 
 

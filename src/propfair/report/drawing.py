@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from propfair.errors import MissingExtraError
-from propfair.files import replacing
+from propfair.fairness.pictures import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,5 +31,4 @@ def save_figure(figure: "Figure", path: Path, title: str = "") -> None:
     if title:
         figure.suptitle(title, fontsize=12)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+    write_figure(figure, path)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError, unknown
 from propfair.fairness.arrays import FloatArray
+from propfair.fairness.pictures import write_figure
 from propfair.fairness.statistics import gini_index
-from propfair.files import replacing
+from propfair.files import picture_format
 from propfair.report.curves import relative_weights, statistics_over_rounds
 from propfair.report.drawing import COLOURS, SHAPES, new_figure
 from propfair.report.verdicts import Verdicts, judge
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_BARS = 3  # side by side; more groups are drawn as points
-ENDINGS = (".png", ".pdf", ".svg")
+MOST_INCHES = 100  # a PNG of 20,000 by 20,000 points
 _CURVES = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
@@ -76,8 +77,10 @@ def draw_figure(
     """
     if kind not in FIGURES:
         raise unknown("figure", kind, FIGURES)
-    if path.suffix.lower() not in ENDINGS:
-        raise ConfigError(f"a figure ends in {', '.join(ENDINGS)}; got {path.name!r}")
+    kind_of_file = picture_format(path)
+    for name, inches in (("width", width), ("height", height)):
+        if not 1 <= inches <= MOST_INCHES:
+            raise ConfigError(f"{name} must be between 1 and {MOST_INCHES} inches; got {name}={inches}")
     comparisons = by_clients(runs)
     if len(comparisons) != 1:
         found = "; ".join(one.title for one in comparisons) or "none"
@@ -91,9 +94,8 @@ def draw_figure(
 
     with mpl.rc_context(_STYLE):
         FIGURES[kind](_Sheet(figure, comparison, chosen, _group(comparison, reference)))
-        date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=200, format=path.suffix.lstrip(".").lower(), metadata=date)
+        date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind_of_file)
+        write_figure(figure, path, dpi=200, metadata=date)
 
 
 def _measure(comparison: Comparison, key: str | None) -> Measure:
@@ -211,7 +213,7 @@ def _curves(sheet: _Sheet) -> None:
     panels = sheet.figure.subplots(1, 2, sharey=True)
     for axes, (name, title) in zip(panels, _CURVES.items(), strict=True):
         for position, group in sheet.evaluated:
-            series = [one for run in group.runs if (one := run.measured(sheet.measure)) is not None]
+            series = [one for run in group.runs if (one := run.served(sheet.measure)) is not None]
             rounds = sorted(set.intersection(*(set(one.rounds.tolist()) for one in series)))
             lines = np.stack(
                 [statistics_over_rounds(one, sheet.measure)[name][np.isin(one.rounds, rounds)] for one in series]

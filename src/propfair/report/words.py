@@ -1,6 +1,5 @@
 """What a comparison shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
 
-import math
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -66,8 +65,8 @@ def fixed(value: float, digits: int) -> str:
     >>> fixed(59.25, 1), f"{59.25:.1f}"
     ('59.3', '59.2')
     """
-    if not math.isfinite(value):
-        return f"{value}"
+    if not abs(value) < 1e21:  # there JavaScript changes to powers of ten, too
+        return f"{value:g}"
     return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 

@@ -52,7 +52,7 @@ class Group:
 
     def has(self, measure: Measure) -> bool:
         """Every run has this measure."""
-        return all(run.measured(measure) is not None for run in self.runs)
+        return all(run.served(measure) is not None for run in self.runs)
 
     def statistics(self, measure: Measure = ACCURACY, ddof: int = 0) -> dict[str, MeanStd]:
         """Mean and standard deviation over seeds of the statistics over clients."""

@@ -6,25 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from propfair.core.evaluation import Evaluation
 from propfair.errors import DataError, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import SPLITS, Split
-from propfair.runs.measures import ACCURACY, Measure, Series, ordered, summarize_clients
+from propfair.runs.measures import ACCURACY, Measure, Series, Values, ordered, summarize_clients
 from propfair.runs.names import algorithm_label
 
 EndState = Literal["finished", "interrupted", "failed"]
 RunState = Literal["running", "finished", "interrupted", "failed"]
 PERSONAL = "personal_"  # before the metric's name: of the clients' own models
+
+
+def printable(text: str) -> str:
+    r"""A text without the characters that steer a terminal: whoever made a run folder may have put them in.
+
+    >>> printable("plain"), printable("\x1b[31mred")
+    ('plain', '�[31mred')
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+Printable = Annotated[str, AfterValidator(printable)]
 
 
 class _File(BaseModel):
@@ -36,18 +50,18 @@ class _File(BaseModel):
 class Status(_File):
     """status.json: how far the run is, and how it ended."""
 
-    name: str
+    name: Printable
     state: RunState
     rounds: int
-    reason: str = ""
+    reason: Printable = ""
     seconds: float = 0.0
 
 
 class Start(_File):
     """The run whose model was trained on, as environment.json tells it."""
 
-    run: str
-    label: str
+    run: Printable
+    label: Printable
     rounds: int
     fingerprint: str = ""
     same_clients: bool = True
@@ -64,9 +78,9 @@ class Environment(_File):
     seed: int
     engine: str = ""
     engine_choice: str = ""  # what `auto` chose
-    notes: tuple[str, ...] = ()  # how the engine ran the clients, where it chose
+    notes: tuple[Printable, ...] = ()  # how the engine ran the clients, where it chose
     threads: int = 1
-    algorithm: str = ""  # with all its hyper-parameters; empty in folders of 0.1.0
+    algorithm: Printable = ""  # with all its hyper-parameters; empty in folders of 0.1.0
     task: str = "single-label"
     metrics: dict[str, bool] = {}  # beside the loss, by name: whether more is better
     command: tuple[str, ...] = ()
@@ -78,8 +92,8 @@ class Clients(_File):
     """clients.json: who took part."""
 
     fingerprint: str
-    note: str = ""
-    names: tuple[str, ...]
+    note: Printable = ""
+    names: tuple[Printable, ...]
     num_classes: int | None = None
     sizes: dict[str, tuple[int, ...]]  # by split, how many examples each client has
     train_labels: tuple[tuple[int, ...], ...] | None = None
@@ -142,7 +156,7 @@ class Run:
         """
         if not self.config:
             return self.plain_name
-        label = algorithm_label(self.config.get("algorithm", {}))
+        label = printable(algorithm_label(self.config.get("algorithm", {})))
         return f"{label} from {self.environment.start.label}" if self.environment.start else label
 
     @property
@@ -173,16 +187,23 @@ class Run:
     @cached_property
     def num_dropped(self) -> int:
         """How often a client was left out of a round because it diverged."""
-        dropped = self.series("round", "dropped")
-        return 0 if dropped is None else int(np.isfinite(dropped.values).sum())
+        dropped = self.recorded("round", "dropped")
+        return 0 if dropped is None else int(np.isfinite(dropped.value).sum())
 
     # The records, as tables.
 
     def series(self, split: str, metric: str) -> Series | None:
         """One metric as [rounds, clients]; None if it was never recorded. Made when it is first asked for."""
         if (split, metric) not in self._made:
-            self._made[split, metric] = self._make(split, metric)
+            found = self.recorded(split, metric)
+            self._made[split, metric] = None if found is None else found.whole()
         return self._made[split, metric]
+
+    def recorded(self, split: str, metric: str) -> Values | None:
+        """The same, without a place for what there is not."""
+        if (split, metric) not in self._values:
+            self._values[split, metric] = self._make(split, metric)
+        return self._values[split, metric]
 
     @cached_property
     def round_metrics(self) -> tuple[str, ...]:
@@ -201,7 +222,7 @@ class Run:
             Measure(split, metric, self.environment.metrics.get(metric))
             for metric in ordered(self._metric_names)
             for split in reversed(SPLITS)
-            if self.series(split, metric) is not None or self.series(split, f"{PERSONAL}{metric}") is not None
+            if {(split, metric), (split, f"{PERSONAL}{metric}")} & self._recorded.keys()
         )
 
     def leading(self, split: Split = "test") -> Measure:
@@ -215,6 +236,11 @@ class Run:
         """
         own = self.series(measure.split, f"{PERSONAL}{measure.metric}")
         return own if own is not None else self.series(measure.split, measure.metric)
+
+    def served(self, measure: Measure) -> Values | None:
+        """The same, as it is recorded."""
+        own = self.recorded(measure.split, f"{PERSONAL}{measure.metric}")
+        return own if own is not None else self.recorded(measure.split, measure.metric)
 
     # The end.
 
@@ -261,8 +287,8 @@ class Run:
     def _evaluations(self, prefix: str) -> dict[Split, Evaluation]:
         found: dict[Split, Evaluation] = {}
         for split in SPLITS:
-            named = {name: self.series(split, f"{prefix}{name}") for name in self._metric_names}
-            known = {name: series for name, series in named.items() if series is not None}
+            named = {name: self.recorded(split, f"{prefix}{name}") for name in self._metric_names}
+            known = {name: values.last() for name, values in named.items() if values is not None}
             if not known:
                 continue
             last = max(int(series.rounds[-1]) for series in known.values())
@@ -282,6 +308,10 @@ class Run:
         return {}
 
     @cached_property
+    def _values(self) -> dict[tuple[str, str], Values | None]:
+        return {}
+
+    @cached_property
     def _codes(self) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
         """A number for the split and metric of every row, and what the numbers stand for."""
         (split_codes, splits), (metric_codes, metrics) = (_numbered(self.records[name]) for name in ("split", "metric"))
@@ -294,16 +324,13 @@ class Run:
             (splits[code // len(metrics)], metrics[code % len(metrics)]): code for code in np.unique(codes).tolist()
         }
 
-    def _make(self, split: str, metric: str) -> Series | None:
+    def _make(self, split: str, metric: str) -> Values | None:
         code = self._recorded.get((split, metric))
         if code is None:
             return None
         rows = np.flatnonzero(self._codes[0] == code)
-        client, number, value = (self.records[name].to_numpy()[rows] for name in ("client", "round", "value"))
-        rounds, at = np.unique(number, return_inverse=True)
-        values = np.full((len(rounds), len(self.clients.names)), np.nan)
-        values[at, client] = value
-        return Series(rounds.astype(np.int64), values)
+        number, client, value = (self.records[name].to_numpy()[rows] for name in ("round", "client", "value"))
+        return Values.of(number, client, value, len(self.clients.names))
 
 
 def _numbered(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:

@@ -1,0 +1,1 @@
+"""Batteries: damage, hostile files, kills."""
