@@ -11,6 +11,7 @@ from unittest import mock
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the packages that the command is made with
     from propfair.cli import main
+from propfair.errors import PropFairWarning
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,16 @@ def call(*arguments: str | Path, cwd: Path | None = None) -> Outcome:
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", PropFairWarning)
         try:
             main()
         except SystemExit as end:
             code = end.code
         except BaseException as error:
             crash, code = error, 1
-    return Outcome(
-        code if isinstance(code, int) else int(code is not None), stdout.getvalue(), stderr.getvalue(), crash
-    )
+    warned = "".join(f"warning: {one.message}\n" for one in caught)
+    number = code if isinstance(code, int) else int(code is not None)
+    return Outcome(number, stdout.getvalue(), warned + stderr.getvalue(), crash)

@@ -37,7 +37,7 @@ def records(first: int, last: int) -> Records:
 
 def write(folder: Path, *lengths: int) -> list[Mark]:
     """Checkpoints after so many rounds each."""
-    made, marks, done = Journal(folder / "journal"), [], 0
+    made, marks, done = Journal(folder / "journal-00000000"), [], 0
     for length in lengths:
         marks.append(made.append(records(done + 1, done + length).rows(made.names)))
         done += length
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_and_a_mark_is_plain_json(tmp_path: Path) -> Non
 
 
 def test_an_empty_journal(tmp_path: Path) -> None:
-    clients, rounds = tables(tmp_path, Journal(tmp_path / "journal").append(Records("mine").rows(Names())))
+    clients, rounds = tables(tmp_path, Journal(tmp_path / "journal-00000000").append(Records("mine").rows(Names())))
     assert clients.equals(Records("mine").clients)
     assert rounds.equals(Records("mine").diagnostics)
 
@@ -80,11 +80,11 @@ def test_pieces_do_not_depend_on_checkpoints(tmp_path: Path, monkeypatch: pytest
 
 def test_going_on_cuts_off_what_does_not_count(tmp_path: Path) -> None:
     first, second = write(tmp_path, 2, 3)
-    whole = (tmp_path / "journal").read_bytes()
-    again = Journal(tmp_path / "journal", first)
+    whole = (tmp_path / "journal-00000000").read_bytes()
+    again = Journal(tmp_path / "journal-00000000", first)
     assert again.append(records(3, 5).rows(again.names)).as_dict() == second.as_dict()
-    assert (tmp_path / "journal").read_bytes() == whole
-    (tmp_path / "journal").write_bytes(whole + b"half a row")
+    assert (tmp_path / "journal-00000000").read_bytes() == whole
+    (tmp_path / "journal-00000000").write_bytes(whole + b"half a row")
     clients, _ = tables(tmp_path, second)
     assert clients.equals(records(1, 5).clients), "what lies behind the mark does not matter"
 
@@ -92,13 +92,13 @@ def test_going_on_cuts_off_what_does_not_count(tmp_path: Path) -> None:
 def test_every_changed_byte_is_found_and_all_other_checkpoints_are_saved(tmp_path: Path) -> None:
     marks = write(tmp_path, 1, 2, 1)
     ends = [mark.rows * ROW.itemsize for mark in marks]
-    whole = (tmp_path / "journal").read_bytes()
+    whole = (tmp_path / "journal-00000000").read_bytes()
     assert len(salvage(tmp_path, marks[-1])) == marks[-1].rows - 3
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
-        (tmp_path / "journal").write_bytes(damaged)
-        with pytest.raises(DamagedError, match="journal is damaged"):
+        (tmp_path / "journal-00000000").write_bytes(damaged)
+        with pytest.raises(DamagedError, match="journal-00000000 is damaged"):
             check_rows(tmp_path, marks[-1])
         hit = next(number for number, end in enumerate(ends) if place < end)
         rounds = {number for frame, rounds in enumerate([{1}, {2, 3}, {4}]) if frame != hit for number in rounds}
@@ -110,7 +110,7 @@ def test_every_changed_byte_is_found_and_all_other_checkpoints_are_saved(tmp_pat
 @pytest.mark.parametrize("length", [0, 19, 200])
 def test_a_journal_that_ends_early(tmp_path: Path, length: int) -> None:
     first, second = write(tmp_path, 1, 1)
-    path = tmp_path / "journal"
+    path = tmp_path / "journal-00000000"
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DamagedError, match="ends early"):
         check_rows(tmp_path, second)
@@ -123,13 +123,13 @@ def test_a_journal_that_ends_early(tmp_path: Path, length: int) -> None:
 
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    made = Journal(tmp_path / "gone" / "journal")
-    (tmp_path / "gone" / "journal").unlink()
-    with pytest.raises(WriteError, match=r"can't write .*journal: No such file"):
+    made = Journal(tmp_path / "gone" / "journal-00000000")
+    (tmp_path / "gone" / "journal-00000000").unlink()
+    with pytest.raises(WriteError, match=r"can't write .*journal-00000000: No such file"):
         made.append(records(1, 1).rows(made.names))
     (tmp_path / "gone").rmdir()
-    with pytest.raises(WriteError, match=r"can't write .*journal: No such file"):
-        Journal(tmp_path / "gone" / "journal")
+    with pytest.raises(WriteError, match=r"can't write .*journal-00000000: No such file"):
+        Journal(tmp_path / "gone" / "journal-00000000")
 
 
 def test_names_keep_their_numbers() -> None:

@@ -210,13 +210,13 @@ class Checkpoints:
             pieces: Iterable[Rows] = [parts.salvage(self.folder, content, names, warnings)]
         else:
             mark = _mark(path, content)
-            names, self.lost = mark.names, content["lost"]
+            names, self.lost = mark.names, str(content.get("lost", ""))
             try:
                 if in_place:
                     self._journal = Journal(self.folder / mark.file, mark)
                     return []
                 check_rows(self.folder, mark)
-                pieces = read_rows(self.folder, mark)
+                pieces = self._rows(mark)
             except (DamagedError, FileNotFoundError) as error:
                 warnings.append(str(error))
                 pieces = [salvage(self.folder, mark)]

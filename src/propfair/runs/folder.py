@@ -266,6 +266,8 @@ class RunFolder:
             raise DataError(f"{self.path / name} is not valid JSON: {error}") from None
         if not isinstance(content, dict):
             raise DataError(f"{self.path / name} must hold a JSON object")
+        if name == "status.json" and not isinstance(content.get("files", {}), dict):
+            raise DataError(f"{self.path / name} must list checksums by file")
         number = (content if name == "status.json" else self.status).get("format")
         must = number == FORMAT or (number == _UNSEALED and seal.KEY in content)  # others may be sealed in another way
         if must and not seal.is_sealed(content):

@@ -7,6 +7,7 @@ behind that belongs to a checkpoint that was never finished, and is cut off when
 
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from propfair.errors import WriteError
-from propfair.files import check_readable
+from propfair.files import check_readable, check_replaceable
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, ROW, WHOLE_ROUND, Names
 
 Rows = NDArray[np.void]
+_NAME = re.compile(r"journal-\d+(-\d+)?")
 _END = -2  # in the place of a client: the end of what one checkpoint wrote
 _CHUNK = 1 << 20  # rows that are in memory at a time, and in a row group of a Parquet file
 
@@ -53,9 +55,14 @@ class Mark:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Mark":
-        """The inverse of `as_dict`."""
-        names = Names(((split, metric) for split, metric in content["names"]["clients"]), content["names"]["rounds"])
-        return cls(content["file"], content["rows"], content["sha256"], names)
+        """The inverse of `as_dict`; a `ValueError` for what no journal says, such as the name of another file."""
+        pairs, rounds = content["names"]["clients"], content["names"]["rounds"]
+        file, rows = content["file"], content["rows"]
+        if not all(isinstance(text, str) for text in (*(text for pair in pairs for text in pair), *rounds)):
+            raise ValueError("names must be texts")
+        if not _NAME.fullmatch(file) or type(rows) is not int or rows < 0:
+            raise ValueError(f"{file!r} with {rows!r} rows is no journal")
+        return cls(file, rows, content["sha256"], Names(((split, metric) for split, metric in pairs), rounds))
 
 
 class Journal:
@@ -74,6 +81,7 @@ class Journal:
         self._sum = check_rows(path.parent, mark) if mark else hashlib.sha256()
         self._rows = mark.rows if mark else 0
         try:
+            check_replaceable(path)  # a link could lead to anybody's file
             with path.open("ab") as file:
                 file.truncate(self._rows * ROW.itemsize)
         except OSError as error:
@@ -116,7 +124,11 @@ def read_rows(folder: Path, mark: Mark) -> Iterator[Rows]:
     """The rows before a mark, in pieces; see `check_rows`."""
     for content in _contents(folder / mark.file, mark.rows):
         rows = np.frombuffer(content, ROW)
-        yield rows[rows["client"] != _END]
+        rows = rows[rows["client"] != _END]
+        known = np.where(rows["client"] == WHOLE_ROUND, len(mark.names.rounds), len(mark.names.clients))
+        if ((rows["client"] < WHOLE_ROUND) | (rows["name"] < 0) | (rows["name"] >= known)).any():
+            raise DamagedError(f"{folder / mark.file} is damaged: it has rows that stand for nothing")
+        yield rows
 
 
 def salvage(folder: Path, mark: Mark) -> Rows:
