@@ -41,10 +41,25 @@ class PropFairWarning(UserWarning):
     """Something is not as it should be, and the text says what was done about it."""
 
 
+def shown(value: object) -> str:
+    """A value as an error shows it, cut where it is too long for a line.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ... (1002 characters)"
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more than 4,300 digits
+        return "a number of thousands of digits"
+    except RecursionError:
+        return "something nested too deeply"
+    return text if len(text) <= 200 else f"{text[:80]} ... ({len(text)} characters)"
+
+
 def unknown(kind: str, found: str, known: Iterable[str]) -> ConfigError:
     """The error for a name nobody knows: the nearest names first, then all of them."""
     names = sorted(known)
     folded = {name.lower(): name for name in names}
     near = [folded[name] for name in difflib.get_close_matches(found.lower(), folded, n=3, cutoff=0.5)]
     hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
-    return ConfigError(f"unknown {kind} {found!r}.{hint} Known: {', '.join(names) or 'none'}.")
+    return ConfigError(f"unknown {kind} {shown(found)}.{hint} Known: {', '.join(names) or 'none'}.")

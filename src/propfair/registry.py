@@ -7,6 +7,7 @@ and then looks for parts of other packages under its entry-point group.
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
@@ -15,8 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from propfair.errors import ConfigError, unknown
+from propfair.errors import ConfigError, shown, unknown
 
+LARGEST = 3e38  # that single precision holds; what is larger can only be inf
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
@@ -102,7 +104,7 @@ class Registry(Generic[T]):
         preset = fields.pop("preset", None)
         if preset is not None:
             presets: Mapping[str, Mapping[str, Any]] = getattr(part, "presets", {})
-            if preset not in presets:
+            if not isinstance(preset, str) or preset not in presets:
                 raise unknown(f"preset of {self.kind} {name!r}:", str(preset), presets)
             fields = {**presets[preset], **fields}
         return make_dataclass(part, fields, f"{self.kind} {name!r}")
@@ -132,8 +134,10 @@ def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise ConfigError(
-                f"{what}: {key} must be {show_type(hints[key])}; got {key}={value!r} ({reason})"
+                f"{what}: {key} must be {show_type(hints[key])}; got {key}={shown(value)} ({reason})"
             ) from None
+        if isinstance(values[key], int | float) and LARGEST < abs(values[key]) < math.inf:
+            raise ConfigError(f"{what}: {key} must be at most {LARGEST:g}; got {key}={shown(value)}")
     missing = [key for key, f in known.items() if key not in values and default_of(f) is dataclasses.MISSING]
     if missing:
         raise ConfigError(f"{what} needs a value for: {', '.join(missing)}")

@@ -314,7 +314,7 @@ def test_linear_chains_are_recognised() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"memory must be positive, in gigabytes; got memory=0"):
+    with pytest.raises(ConfigError, match=r"memory must be positive and finite, in gigabytes; got memory=0"):
         Vectorized(memory=0)
     with pytest.raises(ConfigError, match=r"threads must be at least 1; got threads=0"):
         Vectorized(threads=0)

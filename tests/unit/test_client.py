@@ -132,7 +132,7 @@ def test_personal_models_are_pulled_towards_the_received_one() -> None:
     [
         ({"lr": -1.0}, "lr must be"),
         ({"lr": float("nan")}, "lr must be"),
-        ({"batch_size": 0}, "batch_size must be at least 1; got batch_size=0"),
+        ({"batch_size": 0}, "batch_size must be at least 1 and at most 2147483647; got batch_size=0"),
         ({"epochs": -2}, "epochs must be at least 1"),
         ({"steps": (1, 0)}, "steps must be at least 1"),
         ({"optimizer": "Adamm"}, "Did you mean 'Adam"),

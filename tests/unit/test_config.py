@@ -88,7 +88,7 @@ def test_an_override_is_toml_where_it_is_toml_and_text_otherwise(text: str, key:
         (["lr=0.1"], "Did you mean 'local.lr'"),
         (["rounds=3"], "Did you mean 'schedule.rounds'"),
         (["local.learning_rate=0.1"], "unknown config key in"),
-        (["schedule.rounds=0"], "rounds must be at least 1; got rounds=0"),
+        (["schedule.rounds=0"], "rounds must be at least 1 and at most 2147483647; got rounds=0"),
         (["server.participation=0"], "participation must be"),
         (["seed=-1"], "seed"),
         (["whatever=1"], "unknown config key 'whatever'"),

@@ -64,8 +64,8 @@ class FedFV(Algorithm):
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must be in [0, 1], a share of the clients; got alpha={self.alpha}. Try 0.1.")
-        if self.tau < 0:
-            raise ConfigError(f"tau must be >= 0, a number of rounds; got tau={self.tau}. Try tau=1.")
+        if not 0 <= self.tau < 2**31:
+            raise ConfigError(f"tau must be a number of rounds, 0 or more; got tau={self.tau}. Try tau=1.")
 
     @property
     def remember(self) -> int:
@@ -101,9 +101,9 @@ class FedFV(Algorithm):
     def _spare_absent(self, weights: Tensor, cohort: Cohort, gram: Tensor) -> Tensor:
         """The combination `weights` [K + R] without its conflicts with absent clients, the oldest updates first."""
         rounds = torch.tensor([cohort.round] * len(cohort) + list(cohort.past.rounds))
-        for age in range(self.tau, 0, -1):
+        for past in sorted({number for number in cohort.past.rounds if number >= cohort.round - self.tau}):
             dots = gram @ weights
-            conflict = ((rounds == cohort.round - age) & (dots < 0)).to(weights)  # their sum, as a combination
+            conflict = ((rounds == past) & (dots < 0)).to(weights)  # their sum, as a combination
             square = conflict @ gram @ conflict
             if square > 0:
                 weights = weights - conflict * (conflict @ dots / square)

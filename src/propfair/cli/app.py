@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import propfair
-from propfair.errors import PropFairError, PropFairWarning
+from propfair.errors import ConfigError, PropFairError, PropFairWarning, shown
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,12 +50,31 @@ def main() -> None:
         f"warning: {message}\n" if issubclass(category, PropFairWarning) else plain(message, category, *place)
     )
     try:
+        _check_arguments()
         app()
     except PropFairError as error:
-        typer.secho(f"error: {error}", err=True, fg="red" if sys.stderr.isatty() else None)
+        _tell(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:  # a name that is too long, a disk that is gone: whatever the system says
+        _tell(f"{error.strerror or error}{'' if error.filename is None else f': {error.filename!r}'}")
+        sys.exit(2)
+
+
+def _check_arguments() -> None:
+    """Names and titles go into files of valid Unicode, so arguments must be."""
+    for argument in sys.argv:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"an argument is not valid UTF-8: {shown(argument)}. Rename the file or folder."
+            ) from None
+
+
+def _tell(text: str) -> None:
+    typer.secho(f"error: {text}", err=True, fg="red" if sys.stderr.isatty() else None)

@@ -19,12 +19,14 @@ from propfair.core.params import FlatModel, all_finite
 from propfair.core.precision import PRECISIONS, Differentiator, Precision, predict
 from propfair.core.tasks import SINGLE_LABEL, LossFunction, Task, cross_entropy
 from propfair.data.base import Occasion
-from propfair.errors import ConfigError, unknown
+from propfair.errors import ConfigError, shown, unknown
 from propfair.federation.federation import Federation
+from propfair.registry import LARGEST
 from propfair.seeds import derive, seed_global, shuffles
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 Memory = dict[str, Tensor]  # what a client keeps between rounds
+_MOST = 2**31 - 1  # of any count, so that products of two fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +57,17 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         steps = (self.steps,) if isinstance(self.steps, int) else self.steps or (1,)
-        for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs), ("steps", min(steps))):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1; got {name}={value}")
+        counts = {"batch_size": (self.batch_size,), "epochs": (self.epochs,), "steps": steps}
+        for name, value in ((name, end) for name, values in counts.items() for end in (min(values), max(values))):
+            if not 1 <= value <= _MOST:
+                raise ConfigError(f"{name} must be at least 1 and at most {_MOST}; got {name}={shown(value)}")
         for name, number in (
             ("lr", self.lr),
             ("momentum", self.momentum),
             ("weight_decay", self.weight_decay),
         ):
-            if not 0 <= number < float("inf"):
-                raise ConfigError(f"{name} must be a finite number >= 0; got {name}={number}")
+            if not 0 <= number <= LARGEST:
+                raise ConfigError(f"{name} must be between 0 and {LARGEST:g}; got {name}={number}")
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         known = ["sgd", *_optimizers()]

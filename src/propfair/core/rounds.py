@@ -1,5 +1,6 @@
 """How the server runs rounds: who takes part, which losses are looked at, and how the model moves."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from propfair.core.optimizers import ServerOptimizer, ServerOptimizerName
 from propfair.core.rates import rate_factor
 from propfair.errors import ConfigError
 from propfair.federation.federation import Split
+from propfair.registry import LARGEST
 
 Sampling = Literal["uniform", "samples"]
 
@@ -55,13 +57,14 @@ class Rounds:
 
     def __post_init__(self) -> None:
         rate_factor(self.lr_schedule)
-        if not self.participation > 0 or (self.participation > 1 and self.participation != int(self.participation)):
+        share = self.participation
+        if not 0 < share < math.inf or (share > 1 and share != int(share)):
             raise ConfigError(
                 f"participation must be a share in (0, 1] or a number of clients; got {self.participation}"
             )
         for name, value in (("server_lr", self.make_optimizer().lr), ("tau", self.tau)):
-            if not 0 < value < float("inf"):
-                raise ConfigError(f"{name} must be a positive number; got {name}={value}")
+            if not 0 < value <= LARGEST:
+                raise ConfigError(f"{name} must be positive and at most {LARGEST:g}; got {name}={value}")
         for name, value in (("beta1", self.make_optimizer().beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
                 raise ConfigError(f"{name} must be in [0, 1); got {name}={value}")

@@ -1,5 +1,6 @@
 """Many small clients trained at once on stacked parameters."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -40,8 +41,8 @@ class Vectorized(Engine):
     threads: int = 1
 
     def __post_init__(self) -> None:
-        if not self.memory > 0:
-            raise ConfigError(f"memory must be positive, in gigabytes; got memory={self.memory}")
+        if not 0 < self.memory < math.inf:
+            raise ConfigError(f"memory must be positive and finite, in gigabytes; got memory={self.memory}")
         Processes(workers=self.workers, threads=self.threads)
 
     def start(self, model: FlatModel, work: Workload) -> "VectorizedSession":

@@ -14,6 +14,7 @@ from propfair.federation.ragged import Ragged
 from propfair.registry import Registry
 
 Counts = NDArray[np.int64]
+_MOST_BETA = 1e100  # of a Dirichlet distribution: sums of more overflow
 
 
 @dataclass(frozen=True)
@@ -257,8 +258,8 @@ def _class_labels(labels: Tensor) -> Counts:
 
 
 def _check_positive(name: str, value: float, hint: str) -> None:
-    if not (value > 0 and np.isfinite(value)):
-        raise ConfigError(f"{name} must be > 0 and finite; got {name}={value}. {hint}")
+    if not 0 < value <= _MOST_BETA:
+        raise ConfigError(f"{name} must be > 0 and at most {_MOST_BETA:g}; got {name}={value}. {hint}")
 
 
 def _check_minimum(min_samples: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from propfair.core.checks import check_examples, check_task
-from propfair.core.client import Workload, check_personal
+from propfair.core.client import LocalTraining, Workload, check_personal
 from propfair.core.params import feed
 from propfair.core.precision import check_precision
 from propfair.errors import ConfigError
@@ -33,7 +33,22 @@ def check_workload(module: nn.Module, work: Workload) -> None:
     for parameter in module.parameters():
         check_precision(work.local.precision, work.device, parameter.dtype)
     check_task(module, work)
+    _check_optimizer(module, work.local)
     _check_lone_examples(module, work)
+
+
+def _check_optimizer(module: nn.Module, local: LocalTraining) -> None:
+    """Some optimisers want sparse gradients, a closure or parameters of one shape; options may be of another."""
+    if local.optimizer == "sgd":
+        return
+    parameters = [nn.Parameter(torch.zeros_like(one)) for one in module.parameters() if one.requires_grad]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        getattr(torch.optim, local.optimizer)(parameters, lr=local.lr, **local.options).step()
+    except Exception as error:
+        options = f" with options {dict(local.options)}" if local.options else ""
+        raise ConfigError(f"local.optimizer={local.optimizer!r}{options} can't train this model: {error}") from None
 
 
 def _check_lone_examples(module: nn.Module, work: Workload) -> None:

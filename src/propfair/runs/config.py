@@ -1,7 +1,6 @@
 """The config of a run: TOML plus dotted overrides, validated before anything is loaded."""
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from propfair.core.rounds import Rounds
 from propfair.core.tasks import TASKS
 from propfair.data.base import SOURCES, Source
 from propfair.engines.session import ENGINES, Engine
-from propfair.errors import ConfigError, unknown
+from propfair.errors import ConfigError, shown, unknown
 from propfair.federation.partition import PARTITIONERS, Partitioner
 from propfair.federation.split import Splitter
 from propfair.models.base import ImportedModel, ModelSpec, make_model
@@ -195,12 +194,13 @@ def make_config(
         trust: the user agrees to what it asks for.
     """
     settings = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    merged = json.loads(json.dumps(content, default=str))
+    merged = _plain(content)
     for key, value in sorted(settings.items(), key=lambda pair: pair[0].count(".")):
         _assign(merged, key, value)
     for section in ("data", "model", "algorithm", "engine"):
         _name_only(merged, section)
-    _name_only(merged.get("data", {}), "partition")
+    if isinstance(merged.get("data"), dict):
+        _name_only(merged["data"], "partition")
     if origin is not None:
         check_trust(merged, origin, said=settings, trust=trust)
     _check_keys(merged)
@@ -219,11 +219,21 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`key.path=value`; the value is read as TOML where it is TOML, and as text otherwise."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"an override has the form key=value, such as algorithm.M=5; got {text!r}")
+        raise ConfigError(f"an override has the form key=value, such as algorithm.M=5; got {shown(text)}")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):  # the first also for a number of 5,000 digits, the second for as many brackets
         return key.strip(), value.strip()
+    return key.strip(), read["value"] if len(read) == 1 else value.strip()
+
+
+def _plain(value: Any) -> Any:
+    """Nested values of our own to change; what is not of JSON, such as a path or a date, as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _assign(content: dict[str, Any], key: str, value: Any) -> None:
@@ -233,7 +243,7 @@ def _assign(content: dict[str, Any], key: str, value: Any) -> None:
         _name_only(section, name)
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
-            raise ConfigError(f"{key} can't be set: {name} is {section!r}, not a section")
+            raise ConfigError(f"{key} can't be set: {name} is {shown(section)}, not a section")
     section[last] = value
 
 
@@ -279,7 +289,7 @@ def _explain(error: Mapping[str, Any]) -> str:
     if isinstance(cause, ConfigError):
         return str(cause)
     key = ".".join(str(part) for part in error["loc"])
-    return f"{key}: {error['msg'].removeprefix('Value error, ')}; got {error['input']!r}"
+    return f"{key}: {error['msg'].removeprefix('Value error, ')}; got {shown(error['input'])}"
 
 
 def _make_logger(text: str) -> Logger:
@@ -300,7 +310,7 @@ def _spelled_out(config: RunConfig, parts: Parts) -> str:
     written["model"] = {"name": parts.model_name, **(config.model.options if own_model else fields_of(parts.model))}
     written["algorithm"] = _named(parts.algorithm)
     written["engine"] = _named(parts.engine)
-    return write_toml(json.loads(json.dumps(written, default=str)))
+    return write_toml(_plain(written))
 
 
 def _named(part: Any) -> dict[str, Any]:

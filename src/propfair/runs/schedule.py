@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, shown
 from propfair.federation.federation import Split
+
+MOST_ROUNDS = 2**31 - 1  # what the records have room for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,5 +29,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "eval_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; got {name}={getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST_ROUNDS:
+                raise ConfigError(
+                    f"{name} must be at least 1 and at most {MOST_ROUNDS}; got {name}={shown(getattr(self, name))}"
+                )

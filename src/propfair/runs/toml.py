@@ -1,12 +1,14 @@
 """Settings as TOML files, and as dotted keys."""
 
 import json
+import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, shown
 from propfair.files import check_readable
 
 
@@ -42,11 +44,39 @@ def write_toml(content: Mapping[str, Any], prefix: str = "") -> str:
     """
     plain = {key: value for key, value in content.items() if value is not None and not isinstance(value, dict)}
     tables = {key: value for key, value in content.items() if isinstance(value, dict)}
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     text = f"[{prefix}]\n" * bool(prefix and (plain or not tables)) + "".join(line + "\n" for line in lines)
     parts = [text] if text else []
-    parts += [write_toml(value, f"{prefix}.{key}" if prefix else key) for key, value in tables.items()]
+    parts += [write_toml(value, f"{prefix}.{_key(key)}" if prefix else _key(key)) for key, value in tables.items()]
     return "\n".join(parts)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _value(value: Any) -> str:
+    """A value in TOML, which is like JSON but for tables, and numbers that JSON has none of."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict):
+        inside = ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items() if item is not None)
+        return f"{{{inside}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # nan, inf, -inf
+    if value is None:
+        raise ConfigError("a list of settings can't hold None")
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"a setting is not valid Unicode: {shown(text)}") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def flat(

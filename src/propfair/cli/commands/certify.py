@@ -72,6 +72,7 @@ def certify(
     """
     from propfair.cli.certificate_text import panel_titles, print_certificate
     from propfair.cli.display import drawn
+    from propfair.files import picture_format
     from propfair.report.relative import draw_relative
     from propfair.runs.building import build_federation
     from propfair.runs.certificate import Utility
@@ -80,6 +81,7 @@ def certify(
     from propfair.runs.launch import saved_config
     from propfair.runs.reading import read_run
 
+    picture_format(picture)  # before there is work to lose
     paths = [runs[0], *(against or []), *runs[1:]]
     reference, *others = map(read_run, paths)
     federation = None

@@ -29,10 +29,12 @@ def partition(
     """Deal a data set to clients; a table and a picture of who holds what."""
     from propfair.cli.display import drawn, print_json, print_table
     from propfair.federation.saved import save_partition
+    from propfair.files import picture_format
     from propfair.report.partition import describe_partition, draw_partition
     from propfair.runs.building import build_federation
     from propfair.runs.config import make_config
 
+    picture_format(picture)  # before there is work to lose
     federation = build_federation(make_config({}, {"data": name, **gathered(overrides, data_dir=data_dir)}))
     table = describe_partition(federation)
     title = f"{name}: {federation.num_clients} clients"
