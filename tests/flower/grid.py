@@ -20,7 +20,7 @@ from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
 from propfair.federation.federation import Federation
-from propfair.flower.client import Data
+from propfair.flower.whole import Data
 from tests.builders import random_federation, seeded
 
 SIZES = [24, 40, 16, 32]
@@ -31,13 +31,20 @@ SEED = 3
 class LocalGrid(Grid):
     """Every client has an app and a context. `away` clients are offline; `silent` ones never answer."""
 
-    def __init__(self, app: ClientApp, num_clients: int = len(SIZES), **node_config: Any) -> None:
+    def __init__(
+        self, app: ClientApp, num_clients: int = len(SIZES), *, shuffled: bool = True,
+        run_config: dict[str, Any] | None = None, **node_config: Any,
+    ) -> None:  # fmt: skip
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.app = app
-        self.nodes = random.sample(range(10, 10**9), num_clients)
+        self.app, self.shuffled = app, shuffled
+        self.nodes = random.sample(range(10, 10**9), num_clients) if shuffled else list(range(10, 10 + num_clients))
         self.contexts = {
             node: Context(
-                1, node, {"partition-id": client, "num-partitions": num_clients, **node_config}, RecordDict(), {}
+                1,
+                node,
+                {"partition-id": client, "num-partitions": num_clients, **node_config},
+                RecordDict(),
+                dict(run_config or {}),
             )
             for client, node in enumerate(self.nodes)
         }
@@ -51,7 +58,7 @@ class LocalGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         replies = []
-        for message in messages:
+        for message in messages if self.shuffled else sorted(messages, key=lambda m: m.metadata.dst_node_id):
             self.sent.append(message)
             node = message.metadata.dst_node_id
             if self.nodes.index(node) not in self.silent:
@@ -61,7 +68,8 @@ class LocalGrid(Grid):
                 except Exception as error:
                     reply = Message(Error(0, str(error)), reply_to=message)
                 replies.append(reply)
-        random.shuffle(replies)
+        if self.shuffled:
+            random.shuffle(replies)
         return replies
 
     def set_run(self, run: Run) -> None: ...

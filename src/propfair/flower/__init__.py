@@ -2,13 +2,11 @@
 
 On the server, `FairStrategy` takes the place of any other strategy:
 
-    strategy = FairStrategy(propfair.algorithm("propfair", M=5.0), model)
+    strategy = FairStrategy("propfair", model)
 
-On the clients, two lines make an existing app fair: the mod, and the criterion.
+On the clients, one line makes an existing app fair, a mod that is given the client's training batches:
 
-    app = ClientApp(mods=[fair_mod(lambda context: len(my_training_set(context)))])
-    ...
-    criterion = fair_loss(nn.CrossEntropyLoss(), model, train_loader)
+    app = ClientApp(mods=[fair_mod(my_training_batches)])
 
 `client_app` is a whole client instead: the client program of the simulation, and the only one that trains personal
 models (Ditto). See docs/flower.md.
@@ -29,8 +27,10 @@ if tuple(int(number) for number in _found.split(".")[:2]) < OLDEST:
         f"flwr must be at least {'.'.join(map(str, OLDEST))}; found {_found}. Run: pip install -U 'propfair[flower]'"
     )
 
-from propfair.flower.client import client_app, fair_loss, fair_mod, fair_sampler  # noqa: E402
+from propfair.flower.criterion import fair_loss  # noqa: E402
 from propfair.flower.limits import Limits  # noqa: E402
+from propfair.flower.mods import fair_mod, fair_sampler, propfair_mod  # noqa: E402
 from propfair.flower.strategy import FairStrategy  # noqa: E402
+from propfair.flower.whole import client_app  # noqa: E402
 
-__all__ = ["FairStrategy", "Limits", "client_app", "fair_loss", "fair_mod", "fair_sampler"]
+__all__ = ["FairStrategy", "Limits", "client_app", "fair_loss", "fair_mod", "fair_sampler", "propfair_mod"]

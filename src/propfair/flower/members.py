@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 
 from propfair.algorithms.base import ClientId
 from propfair.errors import ConfigError, TrainingError
-from propfair.flower.journal import Journal
+from propfair.flower.events import EventLog
 from propfair.flower.limits import Limits
 from propfair.flower.messages import CONFIG, KEY, QUESTION
 from propfair.flower.replies import Answer, RefusedError, only_metrics, read_num_examples, read_place
@@ -25,7 +25,7 @@ class Members:
 
     Args:
         limits: what is believed.
-        journal: told of those who are refused.
+        events: told of those who are refused.
         patience: seconds that the first round waits for all clients, and for their answers.
 
     Attributes:
@@ -33,8 +33,8 @@ class Members:
         begun: the first round has begun, and with it who the clients are.
     """
 
-    def __init__(self, limits: Limits, journal: Journal, patience: float) -> None:
-        self.limits, self.journal, self.patience = limits, journal, patience
+    def __init__(self, limits: Limits, events: EventLog, patience: float) -> None:
+        self.limits, self.events, self.patience = limits, events, patience
         self.num_clients = 0
         self.begun = False
         self._clients: dict[int, ClientId] = {}  # by node
@@ -105,7 +105,7 @@ class Members:
             node = reply.metadata.src_node_id
             if reply.has_error():
                 self._complaint = f" Node {node} answered: {reply.error.reason}"
-                self.journal.say("failed", f"node {node} does not say which client it is: {reply.error.reason}")
+                self.events.say("failed", f"node {node} does not say which client it is: {reply.error.reason}")
                 continue
             self._refused[node] = None  # until it is believed
             try:
@@ -114,7 +114,7 @@ class Members:
                 who = self._refused[node]
                 name = f"node {node}" if who is None else f"client {who}"
                 self._complaint = f" {name.capitalize()} was refused: {refusal}"
-                self.journal.refuse(who, f"{name} was refused when it was asked who it is: {refusal}")
+                self.events.refuse(who, f"{name} was refused when it was asked who it is: {refusal}")
                 continue
             del self._refused[node]
             self._clients[node] = answer.client
@@ -122,7 +122,7 @@ class Members:
             if known != answer.num_examples and not self.begun:
                 self._sizes[answer.client] = answer.num_examples
             elif known != answer.num_examples:
-                self.journal.say("kept", f"client {answer.client} comes back with {answer.num_examples} examples")
+                self.events.say("kept", f"client {answer.client} comes back with {answer.num_examples} examples")
 
     def _read(self, node: int, metrics: MetricRecord) -> Answer:
         """What a node says of itself, if it is believed."""

@@ -1,11 +1,12 @@
 """What travels beside the model: instructions to a client, and its report. Text and numbers only, no pickle."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Order
@@ -19,6 +20,8 @@ FORMAT = 2  # of both; a client of another format is told to update
 KEY = "propfair"  # in the config record of a message, and before the names in a metric record
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the names that Flower's own strategies use
 NUM_EXAMPLES = "num-examples"
+NAME = f"{KEY}.name"  # of a client, in the config record of its answer
+OBJECTIVE = "fair-objective"  # what was minimised, beside the metrics of the app, whose losses are the plain ones
 CORRECTION = f"{KEY}.correction"  # the record with what a client adds to its gradients, [P]
 
 
@@ -102,16 +105,22 @@ def instruct(config: ConfigRecord, text: str) -> ConfigRecord:
     return ConfigRecord({**config, KEY: text})
 
 
-def answer(client: ClientId, num_clients: int, num_examples: int) -> MetricRecord:
-    """Of a client that was asked who it is."""
-    return MetricRecord({f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples})
+def answer(client: ClientId, num_clients: int, num_examples: int, name: object = None) -> RecordDict:
+    """Of a client that was asked who it is: all that it says of itself."""
+    numbers = {f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples}
+    content = RecordDict({METRICS: MetricRecord(numbers)})
+    if name is not None:
+        content[CONFIG] = ConfigRecord({NAME: str(name)})
+    return content
 
 
-def add_report(metrics: MetricRecord, report: Report) -> None:
+def add_report(metrics: MetricRecord, report: Report, objective: float) -> None:
     """Put a report among the metrics of a reply. The server measures the update itself."""
     metrics[f"{KEY}.num-steps"] = report.num_steps
     metrics[f"{KEY}.first-loss"] = report.first_loss
     metrics[f"{KEY}.running-loss"] = report.running_loss
     metrics[f"{KEY}.full-loss"] = report.full_loss
+    if not math.isnan(objective):
+        metrics[OBJECTIVE] = objective
     for name, value in report.observed.items():
         metrics[f"{KEY}.observed.{name}"] = value

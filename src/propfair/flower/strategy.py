@@ -19,7 +19,7 @@ from propfair.core.rounds import Rounds
 from propfair.engines.session import Event
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
-from propfair.flower.journal import Journal, kind_of, log, named
+from propfair.flower.events import EventLog, kind_of, log, named
 from propfair.flower.limits import Limits
 from propfair.flower.members import Members
 from propfair.flower.messages import ARRAYS, CONFIG, CORRECTION, NUM_EXAMPLES, Instruction, correction_record, instruct
@@ -85,8 +85,8 @@ class FairStrategy(Strategy):
         self.evaluations: dict[int, dict[str, dict[ClientId, float]]] = {}
         self._model = FlatModel(copy.deepcopy(model).cpu())
         self._names = dict(self._model.module.state_dict())
-        self._journal = Journal()
-        self._members = Members(self.limits, self._journal, patience)
+        self._log = EventLog()
+        self._members = Members(self.limits, self._log, patience)
         self._server: Aggregator | None = None
         self._plan: RoundPlan | None = None
         self._sent: set[ClientId] = set()
@@ -94,7 +94,7 @@ class FairStrategy(Strategy):
     @property
     def events(self) -> list[Event]:
         """What went wrong and was dealt with, oldest first: clients that were absent, failed, refused or clipped."""
-        return self._journal.events
+        return self._log.events
 
     def summary(self) -> None:
         log.info("\t├──> Algorithm: %s (the server sees %s)", self.algorithm, self.algorithm.privacy)
@@ -117,16 +117,16 @@ class FairStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        self._journal.round = server_round
+        self._log.round = server_round
         if self._plan is not None:
-            self._journal.say("skipped", f"round {self._plan.cohort.round} was left out by what is around FairStrategy")
+            self._log.say("skipped", f"round {self._plan.cohort.round} was left out by what is around FairStrategy")
         nodes = self._members.meet(grid)
         server = self._take_over(server_round, arrays)
         self._plan = plan = server.plan(None)
         measure = self.rounds.measured if self.algorithm.needs & Needs.ANY_LOSS else None
         config["server-round"] = server_round
         sent = ArrayRecord(self._model.state_dict(plan.job.params, plan.job.buffers))
-        self._journal.add("absent", set(plan.job.clients) - nodes.keys(), "not connected")
+        self._log.add("absent", set(plan.job.clients) - nodes.keys(), "not connected")
         messages = []
         for position, (client, order) in enumerate(zip(plan.job.clients, plan.job.orders, strict=True)):
             if client not in nodes:
@@ -147,14 +147,14 @@ class FairStrategy(Strategy):
         assert plan is not None
         self._plan = None
         contents = self._by_client(replies)
-        wrong = self._journal.of_round(server_round, "failed")
+        wrong = self._log.of_round(server_round, "failed")
         if not contents and not wrong:
             log.warning("round %d: no client answered; the model stays as it is", server_round)
             return None, None
         try:
             outcome = server.conclude(plan, self._blocks(plan, contents))
         except TrainingError as error:
-            wrong = self._journal.of_round(server_round, "failed", "refused")
+            wrong = self._log.of_round(server_round, "failed", "refused")
             if not wrong:
                 raise
             first = min(wrong, key=lambda event: event.clients)
@@ -187,7 +187,7 @@ class FairStrategy(Strategy):
             try:
                 weights[client] = self._num_tested(client, only_metrics(content))
             except RefusedError as refusal:
-                self._journal.add("refused", [client], f"its evaluation: {refusal}")
+                self._log.add("refused", [client], f"its evaluation: {refusal}")
         values = _by_metric({client: contents[client] for client, number in weights.items() if number})
         if not values:
             return None
@@ -230,15 +230,15 @@ class FairStrategy(Strategy):
             client = self._members.client(reply.metadata.src_node_id)  # None: the SuperLink answers for a lost node
             if client is None or client not in self._sent:
                 reason = reply.error.reason if reply.has_error() else "nobody asked it"
-                self._journal.say("stranger", f"a reply of an unknown node is not used: {reason}")
+                self._log.say("stranger", f"a reply of an unknown node is not used: {reason}")
             elif reply.has_error():
                 failed.setdefault((kind_of(reply.error), str(reply.error.reason)), []).append(client)
             else:
                 found.setdefault(client, reply.content)
         for (kind, reason), clients in failed.items():
-            self._journal.add(kind, clients, reason)
+            self._log.add(kind, clients, reason)
         said_so = {client for clients in failed.values() for client in clients}
-        self._journal.add("absent", self._sent - found.keys() - said_so, "no answer in time")
+        self._log.add("absent", self._sent - found.keys() - said_so, "no answer in time")
         return dict(sorted(found.items()))
 
     def _blocks(self, plan: RoundPlan, contents: Mapping[ClientId, RecordDict]) -> Iterable[Block]:
@@ -258,14 +258,14 @@ class FairStrategy(Strategy):
             if report.finite and length > longest:
                 raise RefusedError(f"its update has length {length:.3g}, and the model {float(job.params.norm()):.3g}")
         except RefusedError as refusal:
-            self._journal.add("refused", [client], str(refusal))
+            self._log.add("refused", [client], str(refusal))
             return nothing
         clip = self.limits.clip_norm
         if clip is not None and report.finite and length > clip:
-            self._journal.add("clipped", [client], f"updates longer than {clip:g} are shortened to it")
+            self._log.add("clipped", [client], f"updates longer than {clip:g} are shortened to it")
             delta, report = delta * (clip / length), report._replace(norm2=clip * clip)
         if not report.finite:
-            self._journal.add("diverged", [client], "its update, its buffers or its loss is not finite")
+            self._log.add("diverged", [client], "its update, its buffers or its loss is not finite")
         return report, delta, buffers
 
     def _believed(self, plan: RoundPlan, position: int, content: RecordDict) -> Reply:

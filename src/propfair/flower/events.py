@@ -14,7 +14,7 @@ _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, Err
 _LONGEST = 400
 
 
-class Journal:
+class EventLog:
     """The events of a deployment, oldest first.
 
     Kinds of events: "absent", the client was away or too late; "failed", its app raised an error; "refused", its reply

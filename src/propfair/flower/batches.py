@@ -1,0 +1,85 @@
+"""Batches as loops have them: what is the input and what the target, how many examples there are, and their loss."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from propfair.core.params import feed
+from propfair.core.tasks import LossFunction
+from propfair.errors import ConfigError
+from propfair.seeds import untouched_global_rng
+
+Unpack = Callable[[Any], tuple[Any, Tensor]]  # from a batch to (inputs, targets)
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+def unpack_batch(batch: Any) -> tuple[Any, Tensor]:
+    """Inputs and targets of a batch: a pair, or a dict or an object that calls its targets label(s), target(s) or y.
+
+    What a dict or an object holds beside the targets is the input: one tensor is the argument of the model, several are
+    its named arguments.
+
+    >>> inputs, targets = unpack_batch({"img": torch.ones(2, 3), "label": torch.tensor([0, 1])})
+    >>> inputs.shape, targets.tolist()
+    (torch.Size([2, 3]), [0, 1])
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    named = _named(batch)
+    target = next((name for name in TARGETS if isinstance(named.get(name), Tensor)), None)
+    inputs = {name: value for name, value in named.items() if name != target and isinstance(value, Tensor)}
+    if target is None or not inputs:
+        found = f"{type(batch).__name__} with {', '.join(map(str, named)) or f'{len(batch)} parts'}"
+        raise ConfigError(
+            f"can't tell inputs from targets in a batch that is a {found}. "
+            'Pass unpack=lambda batch: (batch["img"], batch["digit"]), or the like.'
+        )
+    return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), named[target]
+
+
+def _named(batch: Any) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    if hasattr(batch, "_asdict"):
+        fields: Mapping[str, Any] = batch._asdict()
+        return fields
+    return {} if isinstance(batch, tuple | list | Tensor) else vars(batch)
+
+
+def count_examples(batches: Any, unpack: Unpack) -> int:
+    """How many examples there are in a number, a DataLoader, or batches in a row."""
+    if isinstance(batches, int):
+        return batches
+    if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
+        return len(batches.dataset)  # type: ignore[arg-type]
+    return sum(len(unpack(batch)[1]) for batch in batches)
+
+
+@torch.no_grad()
+def losses_of(model: nn.Module, batches: Iterable[Any], losses: LossFunction, unpack: Unpack) -> Tensor:
+    """The losses [N] of the model on all examples of the batches, in evaluation mode; nothing is left changed.
+
+    Of a DataLoader, its data set is gone through in order, so that the batches of training stay what they were.
+    """
+    if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
+        batches = DataLoader(batches.dataset, batches.batch_size, collate_fn=batches.collate_fn)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    parts = []
+    with untouched_global_rng():
+        for inputs, targets in map(unpack, batches):
+            parts.append(losses(feed(model, _on(inputs, device)), targets.to(device)).double().cpu())
+    model.train(was_training)
+    return torch.cat(parts)
+
+
+def _on(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {name: _on(value, device) for name, value in inputs.items()}
+    return tuple(_on(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs
