@@ -122,9 +122,9 @@ class Deployment:
             "--node-config", f"partition-id={client} num-partitions={self.clients}", *options,
         )  # fmt: skip
 
-    def run(self, run_config: str = "") -> "subprocess.Popen[str]":
+    def run(self, run_config: str = "", app: Path = APP) -> "subprocess.Popen[str]":
         """Start a run; its log comes out of `stdout`."""
-        command = ["flwr", "run", str(APP), "deployed", "--stream"]
+        command = ["flwr", "run", str(app), "deployed", "--stream"]
         command += ["--run-config", run_config] if run_config else []
         self._show(command)
         return self.lifeline.start(

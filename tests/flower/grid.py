@@ -1,14 +1,12 @@
-"""A Flower grid inside one process: real messages and apps, no network. Replies come in any order."""
+"""A Flower grid inside one process whose clients misbehave as a test likes, and the run to compare with."""
 
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from benchmarks.flower_grid import InProcessGrid
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,26 +26,16 @@ LOCAL = LocalTraining(lr=0.1, batch_size=8, epochs=2)
 SEED = 3
 
 
-class LocalGrid(Grid):
-    """Every client has an app and a context. `away` clients are offline; `silent` ones never answer."""
+class LocalGrid(InProcessGrid):
+    """Replies come in any order unless `shuffled` is off. `away` clients are offline; `silent` ones never answer."""
 
     def __init__(
         self, app: ClientApp, num_clients: int = len(SIZES), *, shuffled: bool = True,
-        run_config: dict[str, Any] | None = None, **node_config: Any,
+        run_config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.app, self.shuffled = app, shuffled
-        self.nodes = random.sample(range(10, 10**9), num_clients) if shuffled else list(range(10, 10 + num_clients))
-        self.contexts = {
-            node: Context(
-                1,
-                node,
-                {"partition-id": client, "num-partitions": num_clients, **node_config},
-                RecordDict(),
-                dict(run_config or {}),
-            )
-            for client, node in enumerate(self.nodes)
-        }
+        self.shuffled = shuffled
+        nodes = random.sample(range(10, 10**9), num_clients) if shuffled else range(10, 10 + num_clients)
+        super().__init__(app, nodes, run_config)
         self.away: set[int] = set()
         self.silent: set[int] = set()
         self.tampered: Callable[[Message], None] = lambda _: None
@@ -60,32 +48,14 @@ class LocalGrid(Grid):
         replies = []
         for message in messages if self.shuffled else sorted(messages, key=lambda m: m.metadata.dst_node_id):
             self.sent.append(message)
-            node = message.metadata.dst_node_id
-            if self.nodes.index(node) not in self.silent:
-                try:
-                    reply = self.app(message, self.contexts[node])
+            if self.nodes.index(message.metadata.dst_node_id) not in self.silent:
+                reply = self.reply(message)
+                if not reply.has_error():
                     self.tampered(reply)
-                except Exception as error:
-                    reply = Message(Error(0, str(error)), reply_to=message)
                 replies.append(reply)
         if self.shuffled:
             random.shuffle(replies)
         return replies
-
-    def set_run(self, run: Run) -> None: ...
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
 
 
 def network() -> nn.Module:

@@ -28,6 +28,8 @@ from propfair.core.params import FlatModel
 from propfair.core.rounds import Rounds
 from propfair.engines.inprocess import InProcess
 from propfair.engines.server import Server
+from tests.flower.test_quickstart import assert_same, make_app
+from tests.flower.test_quickstart import expected as same_by_train
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CLIENTS = 3
@@ -137,7 +139,7 @@ def simulate(app: Path, run_config: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["fedmgda+", pytest.param("propfair", marks=pytest.mark.slow), pytest.param("afl", marks=pytest.mark.slow)]
+    "name", ["fedmgda+", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "propfair", "afl"))]
 )
 def test_flwr_run_in_simulation_equals_one_process(name: str, simulation: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
@@ -185,7 +187,7 @@ def finish(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["propfair", pytest.param("afl", marks=pytest.mark.slow), pytest.param("fedmgda+", marks=pytest.mark.slow)]
+    "name", ["propfair", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "afl", "fedmgda+"))]
 )
 def test_a_deployment_with_tls_equals_one_process(name: str, deployment: Any, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
@@ -235,6 +237,85 @@ def test_a_supernode_killed_in_a_round_does_not_stop_the_run(
     assert "round 1: weights" in seen
     for number in (2, 3):
         assert f"round {number}: weights [0.3825, 0.0, 0.6175], dropped [1]" in seen, seen[-4000:]
+
+
+def until(process: "subprocess.Popen[str]", text: str) -> str:
+    """What a run writes until a line has the text."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(seen[-4000:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(1800)
+def test_a_server_that_is_killed_in_a_round_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, environment: None
+) -> None:
+    """First the ServerApp is killed, then the SuperLink with all that is around it."""
+    deploy: Any = importlib.import_module("deploy")
+    folder = tmp_path_factory.mktemp("comes-back")
+    out = folder / "model.safetensors"
+    settings = config("afl", out, rounds=4, run=f'"{folder / "run"}"')
+    settings = settings.replace("evaluate-every=0", "evaluate-every=1")
+    (folder / "one").mkdir()
+    with deploy.Deployment(folder / "one", CLIENTS, quiet=True) as first:
+        process = first.run(settings)
+        until(process, "[ROUND 2/4]")
+        for number in remaining(folder / "one" / "flower"):
+            with contextlib.suppress(OSError):
+                if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
+                    os.kill(number, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process = first.run(settings)
+        seen = until(process, "[ROUND 2/")
+        assert "Going on after round" in seen
+        os.killpg(first.link.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+    assert not out.exists()
+    assert json.loads((folder / "run" / "status.json").read_text())["state"] == "running"
+    (folder / "two").mkdir()
+    with deploy.Deployment(folder / "two", CLIENTS, quiet=True) as second:
+        log = finish(second.run(settings))
+    assert out.exists(), log[-4000:]
+    other, _ = expected("afl", 4)
+    for key, value in load_file(out).items():
+        assert torch.allclose(value, other[key], rtol=0, atol=1e-6), key
+    assert json.loads((folder / "run" / "status.json").read_text())["state"] == "finished"
+
+
+QUICKSTART = "num-server-rounds=2 local-epochs=2 learning-rate=0.05 batch-size=10000"
+ALL_FOUR = ["fedavg", "propfair", "afl", "fedmgda+"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL_FOUR)
+def test_the_quickstart_with_its_diff_in_simulation(name: str, simulation: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    log = simulate(make_app(tmp_path, name), f'{QUICKSTART} out="{out}"', simulation)
+    assert out.exists(), log
+    assert_same(out, quickstart_expected(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL_FOUR)
+def test_the_quickstart_with_its_diff_deployed_with_tls(name: str, deployment: Any, tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    log = finish(deployment.run(f'{QUICKSTART} out="{out}"', make_app(tmp_path, name)))
+    assert out.exists(), log[-4000:]
+    assert_same(out, quickstart_expected(name))
+
+
+def quickstart_expected(name: str) -> dict[str, torch.Tensor]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE.parent / "quickstart"))
+        return same_by_train(name, importlib.import_module("quickstart.task"))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tests.flower.grid import LocalGrid
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 3
-SETTINGS = {"num-server-rounds": 2, "local-epochs": 2, "learning-rate": 0.05, "batch-size": 10_000}
+SETTINGS: dict[str, Any] = {"num-server-rounds": 2, "local-epochs": 2, "learning-rate": 0.05, "batch-size": 10_000}
 Make = Callable[[str | None], Path]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="needs the extra: pip install 'propfair[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
@@ -22,6 +22,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from propfair import LocalTraining
+from propfair import train as train_here
 from propfair.algorithms import ALGORITHMS
 from propfair.algorithms.afl import AFL
 from propfair.algorithms.base import Algorithm
@@ -30,9 +32,9 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, TrainingError
-from propfair.flower import FairStrategy, client_app, members
+from propfair.flower import FairStrategy, client_app, fair_mod, members
 from tests.builders import REQUIRED
-from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, network, own_data, simulated
+from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, federation, network, own_data, simulated
 
 Model = dict[str, torch.Tensor]
 
@@ -152,6 +154,39 @@ def test_a_round_without_answers_keeps_the_model() -> None:
     assert not given.outcomes
     found, _ = run(given, grid, 1)
     assert_close(found, simulated(FedAvg(), 1)[0])
+
+
+def test_a_part_of_a_model_can_travel_alone() -> None:
+    """Adapters: the server is given what travels, and knows no module."""
+
+    def network_of(context: Context) -> tuple[nn.Module, list[str]]:
+        model = without_buffers()
+        return model, [name for name, _ in model.named_parameters() if name.startswith("0.")]
+
+    app = ClientApp(mods=[fair_mod(lambda context: [own_data(context)["train"]])])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model, names = network_of(context)
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)  # type: ignore[union-attr]
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in names)
+        x, y = own_data(context)["train"]
+        nn.CrossEntropyLoss()(model(x), y).backward()
+        moved = {name: (p - 0.1 * p.grad).detach() for name, p in model.named_parameters() if name in names}  # type: ignore[operator]
+        content = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": len(y)})}
+        return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
+
+    part = {name: value for name, value in without_buffers().state_dict().items() if name.startswith("0.")}
+    given = FairStrategy("afl", part, evaluate_every=0)
+    result = given.start(grid=LocalGrid(app), initial_arrays=ArrayRecord(part), num_rounds=2)
+    assert list(result.arrays) == list(part)
+    frozen = without_buffers()
+    for name, parameter in frozen.named_parameters():
+        parameter.requires_grad_(name in part)
+    local = LocalTraining(lr=0.1, batch_size=1000)
+    train_here(frozen, federation(), "afl", rounds=2, local=local, lean=False)
+    assert_close(dict(result.arrays.to_torch_state_dict()), {name: frozen.state_dict()[name] for name in part})
 
 
 def test_a_client_that_comes_back_as_another_node_is_the_same_client() -> None:

@@ -24,6 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         local=local,
         seed=int(config["seed"]),
         evaluate_every=int(config["evaluate-every"]),
+        out=str(config["run"]) or None,
     )
     result = strategy.start(
         grid=grid,

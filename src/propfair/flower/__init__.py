@@ -30,7 +30,17 @@ if tuple(int(number) for number in _found.split(".")[:2]) < OLDEST:
 from propfair.flower.criterion import fair_loss  # noqa: E402
 from propfair.flower.limits import Limits  # noqa: E402
 from propfair.flower.mods import fair_mod, fair_sampler, propfair_mod  # noqa: E402
+from propfair.flower.privacy import epsilon_spent  # noqa: E402
 from propfair.flower.strategy import FairStrategy  # noqa: E402
 from propfair.flower.whole import client_app  # noqa: E402
 
-__all__ = ["FairStrategy", "Limits", "client_app", "fair_loss", "fair_mod", "fair_sampler", "propfair_mod"]
+__all__ = [
+    "FairStrategy",
+    "Limits",
+    "client_app",
+    "epsilon_spent",
+    "fair_loss",
+    "fair_mod",
+    "fair_sampler",
+    "propfair_mod",
+]

@@ -103,7 +103,7 @@ class ClientRound:
         if order.lr_scale != 1:
             changed = changed * order.lr_scale
         shown = loss if plain is None else plain
-        return shown if changed is shown else _Shown.apply(changed, shown.detach())  # type: ignore[no-any-return, no-untyped-call]
+        return shown if changed is shown else _Shown.apply(changed, shown.detach())  # type: ignore[no-untyped-call]
 
     def report(self) -> Report:
         """What the server is told."""
@@ -320,5 +320,5 @@ class _Shown(torch.autograd.Function):
         return shown.to(changed.dtype, copy=True)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override] # noqa: ARG004
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
         return gradient, None

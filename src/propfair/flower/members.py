@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -11,7 +12,7 @@ from propfair.errors import ConfigError, TrainingError
 from propfair.flower.events import EventLog
 from propfair.flower.limits import Limits
 from propfair.flower.messages import CONFIG, KEY, QUESTION
-from propfair.flower.replies import Answer, RefusedError, only_metrics, read_num_examples, read_place
+from propfair.flower.replies import Answer, RefusedError, only_metrics, read_name, read_num_examples, read_place
 
 POLL_SECONDS = 1.0
 TIMES_ASKED = 3
@@ -37,11 +38,30 @@ class Members:
         self.limits, self.events, self.patience = limits, events, patience
         self.num_clients = 0
         self.begun = False
+        self._expected = False  # it is known who the clients are, from before a break
+        self._names: dict[ClientId, str] = {}
         self._clients: dict[int, ClientId] = {}  # by node
         self._sizes: dict[ClientId, int] = {}
         self._refused: dict[int, ClientId | None] = {}  # nodes, and who they say they are
         self._asked: Counter[int] = Counter()
         self._complaint = ""
+
+    def expect(self, names: Sequence[str], sizes: Sequence[int]) -> None:
+        """Take these as the clients, those of a run that goes on: the first round waits for them, but not for ever."""
+        self._expected, self.num_clients = True, len(names)
+        self._names = dict(enumerate(names))
+        self._sizes = {client: size for client, size in enumerate(sizes) if size}
+
+    @property
+    def names(self) -> list[str]:
+        """Of all clients, each its own: what their node config calls them, or their number."""
+        given = [self._names.get(client, str(client)) for client in range(self.num_clients)]
+        return [name if given.count(name) == 1 else f"{name} ({client})" for client, name in enumerate(given)]
+
+    @property
+    def all_sizes(self) -> list[int]:
+        """Of all clients, as they say."""
+        return [self.size(client) for client in range(self.num_clients)]
 
     def client(self, node: int) -> ClientId | None:
         """The client that runs on a node; None: we have not met it."""
@@ -54,7 +74,7 @@ class Members:
     @property
     def sizes(self) -> list[int]:
         """Of all clients, cut where the limits say so."""
-        return self.limits.cut_sizes([self.size(client) for client in range(self.num_clients)])
+        return self.limits.cut_sizes(self.all_sizes)
 
     def meet(self, grid: Grid) -> dict[ClientId, int]:
         """The nodes of the clients that are online; the first time, of all clients."""
@@ -86,8 +106,15 @@ class Members:
                 nodes[client] = node
         return nodes
 
+    @property
+    def _fixed(self) -> bool:
+        """Who the clients are, and what they have, is settled."""
+        return self.begun or self._expected
+
     def _complete(self, nodes: dict[ClientId, int], late: bool) -> bool:
         """Everybody is there, or is not believed; what does not say who it is may be anybody, which is waited for."""
+        if self._expected and late:
+            return True
         refused = {client for client in self._refused.values() if client is not None} - nodes.keys()
         nameless = sum(client is None for client in self._refused.values()) if late else 0
         return len(nodes) + len(refused) + nameless >= self.num_clients
@@ -118,17 +145,18 @@ class Members:
                 continue
             del self._refused[node]
             self._clients[node] = answer.client
-            known = self._sizes.setdefault(answer.client, answer.num_examples)
-            if known != answer.num_examples and not self.begun:
+            if not self._fixed:
                 self._sizes[answer.client] = answer.num_examples
-            elif known != answer.num_examples:
+                if (called := read_name(reply.content)) is not None:
+                    self._names[answer.client] = called
+            elif self._sizes[answer.client] != answer.num_examples:
                 self.events.say("kept", f"client {answer.client} comes back with {answer.num_examples} examples")
 
     def _read(self, node: int, metrics: MetricRecord) -> Answer:
         """What a node says of itself, if it is believed."""
         client, num_clients = read_place(metrics)
         if self.num_clients and num_clients != self.num_clients:
-            if self.begun:
+            if self._fixed:
                 raise RefusedError(f"it says that it is one of {num_clients} clients; there are {self.num_clients}")
             raise ConfigError(
                 f"node {node} says that it is one of {num_clients} clients, others that they are "
@@ -136,7 +164,7 @@ class Members:
             )
         self._refused[node] = client
         num_examples = read_num_examples(metrics, self.limits)
-        if self.begun and client not in self._sizes:
+        if self._fixed and client not in self._sizes:
             raise RefusedError("it was refused before the first round, and the others share its weight since")
         self.num_clients = num_clients
         return Answer(client, num_clients, num_examples)

@@ -107,8 +107,8 @@ def instruct(config: ConfigRecord, text: str) -> ConfigRecord:
 
 def answer(client: ClientId, num_clients: int, num_examples: int, name: object = None) -> RecordDict:
     """Of a client that was asked who it is: all that it says of itself."""
-    numbers = {f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples}
-    content = RecordDict({METRICS: MetricRecord(numbers)})
+    numbers = MetricRecord({f"{KEY}.client": client, f"{KEY}.num-clients": num_clients, NUM_EXAMPLES: num_examples})
+    content = RecordDict({METRICS: numbers})
     if name is not None:
         content[CONFIG] = ConfigRecord({NAME: str(name)})
     return content

@@ -66,8 +66,9 @@ class _FairMod:
         if text is None:
             return call_next(message, context)
         if text == QUESTION:
+            client, num_clients = place(context)
             number = count_examples(self.batches(context), self.unpack)
-            return Message(answer(*place(context), number, context.node_config.get("name")), reply_to=message)
+            return Message(answer(client, num_clients, number, context.node_config.get("name")), reply_to=message)
         correction = take_correction(message)
         here = self._round(Instruction.of(text), message, context)
         here.correction = correction

@@ -18,10 +18,11 @@ from propfair.algorithms.base import ClientId
 from propfair.core.messages import Report
 from propfair.core.params import all_finite
 from propfair.flower.limits import Limits
-from propfair.flower.messages import KEY, NUM_EXAMPLES
+from propfair.flower.messages import KEY, NAME, NUM_EXAMPLES
 
 _MAX_CLIENTS = 10**7
 _MAX_STEPS = 10**9
+_LONGEST_NAME = 80
 
 
 class RefusedError(Exception):
@@ -40,6 +41,15 @@ def read_place(metrics: MetricRecord) -> tuple[ClientId, int]:
     """Which client it is, of how many."""
     num_clients = _whole(metrics, f"{KEY}.num-clients", 1, _MAX_CLIENTS)
     return _whole(metrics, f"{KEY}.client", 0, num_clients - 1), num_clients
+
+
+def read_name(content: RecordDict) -> str | None:
+    """What it calls itself, if it does: printable, and not longer than a table can bear."""
+    for record in content.config_records.values():
+        name = record.get(NAME)
+        if isinstance(name, str) and (shown := "".join(filter(str.isprintable, name)).strip()[:_LONGEST_NAME]):
+            return shown
+    return None
 
 
 def read_num_examples(metrics: MetricRecord, limits: Limits, least: int = 1) -> int:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -19,10 +20,12 @@ from propfair.core.rounds import Rounds
 from propfair.engines.session import Event
 from propfair.errors import ConfigError, TrainingError
 from propfair.fairness.statistics import summarize
+from propfair.flower.arrays import module_of
 from propfair.flower.events import EventLog, kind_of, log, named
 from propfair.flower.limits import Limits
 from propfair.flower.members import Members
 from propfair.flower.messages import ARRAYS, CONFIG, CORRECTION, NUM_EXAMPLES, Instruction, correction_record, instruct
+from propfair.flower.recording import Recording, clients_of, higher_is_better
 from propfair.flower.replies import (
     RefusedError,
     only_metrics,
@@ -31,7 +34,7 @@ from propfair.flower.replies import (
     read_num_examples,
     read_report,
 )
-from propfair.runs.measures import Measure
+from propfair.runs.run import EndState
 
 STATISTICS = ("weighted_mean", "mean", "std", "worst", "worst10", "best10")
 
@@ -52,14 +55,18 @@ class FairStrategy(Strategy):
     Args:
         algorithm: any algorithm, or its name.
         model: a module whose state dict has the names of the arrays that travel. It says which of them are parameters,
-            to be weighed by the algorithm, and which are buffers, to be averaged by data share.
+            to be weighed by the algorithm, and which are buffers, to be averaged by data share. If only a part of a
+            model travels, such as adapters: that part, tensors by name.
         local: how clients train. `client_app` follows it; with a training loop of their own, tell it the loop's
             learning rate, batch size and epochs, which some rules look at (q-FedAvg, FedNova).
         rounds: participation, sampling, server learning rate, source of the losses, strictness.
         seed: of all randomness.
-        evaluate_every: rounds between evaluations on all clients; 0: never.
+        evaluate_every: rounds between evaluations on all clients, the last round always included; 0: never.
         patience: seconds that the first round waits for all clients, and for their answers.
         limits: what is believed of a client, and what is cut.
+        out: a folder that becomes a run as those of simulations are, for `propfair report`, `watch`, `certify` and the
+            like. If it holds a run of the same settings that was cut off, that one goes on: `num_rounds` of `start` are
+            all rounds, those before the break included.
 
     Attributes:
         outcomes: what each round did: weights, losses, dropped clients, diagnostics.
@@ -69,7 +76,7 @@ class FairStrategy(Strategy):
     def __init__(
         self,
         algorithm: Algorithm | str,
-        model: nn.Module,
+        model: nn.Module | Mapping[str, Tensor],
         *,
         local: LocalTraining | None = None,
         rounds: Rounds | None = None,
@@ -77,19 +84,47 @@ class FairStrategy(Strategy):
         evaluate_every: int = 1,
         patience: float = 120.0,
         limits: Limits | None = None,
+        out: str | Path | None = None,
     ) -> None:
         self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
         self.local, self.rounds, self.limits = local or LocalTraining(), rounds or Rounds(), limits or Limits()
         self.seed, self.evaluate_every = seed, evaluate_every
         self.outcomes: list[Outcome] = []
         self.evaluations: dict[int, dict[str, dict[ClientId, float]]] = {}
-        self._model = FlatModel(copy.deepcopy(model).cpu())
+        whole = copy.deepcopy(model) if isinstance(model, nn.Module) else module_of(model)
+        self._model = FlatModel(whole.cpu())
         self._names = dict(self._model.module.state_dict())
         self._log = EventLog()
         self._members = Members(self.limits, self._log, patience)
         self._server: Aggregator | None = None
         self._plan: RoundPlan | None = None
         self._sent: set[ClientId] = set()
+        self._tested: dict[ClientId, int] = {}
+        self._before = self._last = 0  # rounds before a break; the last round, if we know it
+        self._recording: Recording | None = None
+        if out is not None:
+            self._recording = Recording(Path(out), self.algorithm, self.local, self.rounds, self.limits, seed)
+            self._go_on(self._recording)
+
+    def _go_on(self, recording: Recording) -> None:
+        """Take up a run that was cut off, if there is one."""
+        if recording.known is None:
+            return
+        self._members.expect(recording.known.names, recording.known.sizes["train"])
+        if recording.checkpoint is not None:
+            self._server = self._make_server(self._model.params, self._model.buffers)
+            self._server.restore(recording.checkpoint.round, recording.checkpoint.tensors)
+            self._before = self._server.round
+            if self.algorithm.personal is not None:
+                self._log.say("personal", "the clients' personal models begin anew: they ended with the run before")
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The model reached so far; to be passed as `initial_arrays` where a wrapper goes on with a run."""
+        server = self._server
+        if server is None:
+            return ArrayRecord(dict(self._names))
+        return ArrayRecord(self._model.state_dict(server.released, server.buffers))
 
     @property
     def events(self) -> list[Event]:
@@ -107,16 +142,40 @@ class FairStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:  # fmt: skip
         """Run all rounds, as every strategy does. If nobody answers in any, that is an error and not an empty model."""
-        result = super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        if not result.arrays:
-            if num_rounds:
+        done, self._last = self._before, num_rounds
+        begin = self.arrays if done else initial_arrays
+        evaluate = None if evaluate_fn is None else (lambda number, arrays: evaluate_fn(number + done, arrays))
+        if done:
+            log.info("Going on after round %d with the run that was cut off", done)
+        try:
+            result = super().start(
+                grid, begin, max(0, num_rounds - done), timeout, train_config, evaluate_config, evaluate
+            )
+            if not result.arrays and num_rounds > done:
                 raise TrainingError(f"no client answered in any of the {num_rounds} rounds, and no model was trained")
-            result.arrays = initial_arrays
+        except TrainingError as error:
+            self.finish("interrupted", str(error))
+            raise
+        result.arrays = result.arrays or begin
+        for metrics in (
+            result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp
+        ):  # fmt: skip
+            shifted = {number + done: record for number, record in metrics.items()}
+            metrics.clear()
+            metrics.update(shifted)
+        self.finish()
         return result
+
+    def finish(self, state: EndState = "finished", reason: str = "") -> None:
+        """End the run in `out`. `start` does so; where a wrapper's `start` was called instead, call it afterwards."""
+        if self._recording is not None and self._server is not None:
+            model = self._model.state_dict(self._server.released, self._server.buffers)
+            self._recording.end(state, self._server.round, reason, model)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        server_round += self._before
         self._log.round = server_round
         if self._plan is not None:
             self._log.say("skipped", f"round {self._plan.cohort.round} was left out by what is around FairStrategy")
@@ -142,6 +201,7 @@ class FairStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        server_round += self._before
         server, plan = self._server, self._plan
         assert server is not None
         assert plan is not None
@@ -165,6 +225,8 @@ class FairStrategy(Strategy):
                 f"The model of round {server_round - 1} is kept."
             ) from error
         self.outcomes.append(outcome)
+        if self._recording is not None:
+            self._recording.add_outcome(outcome)
         means = {name: self._by_data(of_clients) for name, of_clients in _by_metric(contents).items()}
         metrics = MetricRecord({**means, **outcome.diagnostics})
         return ArrayRecord(self._model.state_dict(server.released, server.buffers)), metrics
@@ -172,7 +234,11 @@ class FairStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        if not self.evaluate_every or server_round % self.evaluate_every:
+        server_round += self._before
+        self._take_over(server_round + 1, arrays)
+        first = self._recording is not None and not self._recording.begun  # who has which test examples is recorded
+        due = server_round % (self.evaluate_every or 1) == 0 or first or server_round == self._last
+        if not self.evaluate_every or not due:
             self._sent = set()
             return []
         config["server-round"] = server_round
@@ -182,6 +248,7 @@ class FairStrategy(Strategy):
         return [Message(content, nodes[client], MessageType.EVALUATE) for client in sorted(nodes)]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        server_round += self._before
         contents, weights = self._by_client(replies), {}
         for client, content in contents.items():
             try:
@@ -189,31 +256,43 @@ class FairStrategy(Strategy):
             except RefusedError as refusal:
                 self._log.add("refused", [client], f"its evaluation: {refusal}")
         values = _by_metric({client: contents[client] for client, number in weights.items() if number})
-        if not values:
-            return None
-        self.evaluations[server_round] = values
+        self._tested |= weights
+        if values:
+            self.evaluations[server_round] = values
+        if self._recording is not None:
+            assert self._server is not None
+            clients = clients_of(self._members.names, self._members.all_sizes, self._tested)
+            events = [event for event in self.events if event.round == server_round]
+            self._recording.end_round(server_round, self._server, clients, values, events)
         metrics = MetricRecord()
         for name, of_clients in values.items():
-            higher = Measure("test", name.removeprefix("personal_")).higher_is_better and "loss" not in name
             numbers = summarize(
-                list(of_clients.values()), [weights[client] for client in of_clients], higher_is_better=higher
+                list(of_clients.values()),
+                [weights[client] for client in of_clients],
+                higher_is_better=higher_is_better(name),
             ).as_dict()
             metrics[name] = numbers["weighted_mean"]
             for statistic in STATISTICS[1:]:
                 metrics[f"{name}.{statistic}"] = numbers[statistic]
-        return metrics
+        return metrics if values else None
 
     def _take_over(self, server_round: int, arrays: ArrayRecord) -> Aggregator:
         """The server with the model of this round, which others (differential privacy) may have changed on its way."""
         params, buffers = self._vectors(arrays)
-        if self._server is None:
-            sizes = torch.tensor(self._members.sizes)
-            self._server = Aggregator(self.algorithm, sizes, self.local, self.rounds, self.seed, params, buffers)
+        server = self._server
+        if server is None:
+            self._server = server = self._make_server(params, buffers)
         else:
-            self._server.params = self._server.params + (params - self._server.released)
-            self._server.buffers = buffers
-        self._server.round = server_round - 1
-        return self._server
+            if not self.outcomes and self._before and not torch.equal(params, server.released):
+                raise ConfigError("the run goes on from another model: pass initial_arrays=strategy.arrays to start")
+            server.params = server.params + (params - server.released)
+            server.buffers = buffers
+        server.round = server_round - 1
+        return server
+
+    def _make_server(self, params: Tensor, buffers: Tensor) -> Aggregator:
+        sizes = torch.tensor(self._members.sizes)
+        return Aggregator(self.algorithm, sizes, self.local, self.rounds, self.seed, params, buffers)
 
     def _vectors(self, arrays: ArrayRecord) -> tuple[Tensor, Tensor]:
         try:

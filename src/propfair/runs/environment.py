@@ -19,6 +19,13 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-lea
 
 def describe_environment(work: Workload, engine: str) -> dict[str, Any]:
     """All that may explain a difference between two runs of one config."""
+    return describe_place(
+        seed=work.seed, engine=engine, algorithm=str(work.algorithm), task=work.task.name, metrics=directions(work)
+    )
+
+
+def describe_place(*, seed: int, engine: str, algorithm: str, task: str, metrics: dict[str, bool]) -> dict[str, Any]:
+    """The same for a run whose clients are elsewhere, and known by what they report."""
     return {
         "propfair": propfair.__version__,
         "python": platform.python_version(),
@@ -28,11 +35,11 @@ def describe_environment(work: Workload, engine: str) -> dict[str, Any]:
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "git_commit": _git_commit(),
-        "seed": work.seed,
+        "seed": seed,
         "engine": engine,
-        "algorithm": str(work.algorithm),
-        "task": work.task.name,
-        "metrics": directions(work),
+        "algorithm": algorithm,
+        "task": task,
+        "metrics": metrics,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -1,0 +1,1 @@
+"""Fair fine-tuning of adapters."""
