@@ -3,7 +3,7 @@
     python -m benchmarks.deployment runs
     propfair report runs/countries-fedavg runs/countries-propfair runs/countries-afl
 
-19 countries are the clients of a Flower grid in one process; a linear model, learning rate 0.1, one local epoch a round.
+19 countries are the clients of a Flower grid in one process; a linear model, learning rate 0.1, a local epoch a round.
 """
 
 import argparse
