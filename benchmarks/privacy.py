@@ -1,6 +1,6 @@
 """What differential privacy costs, and whom: FedAvg and PropFair on form-fields behind Flower's wrapper.
 
-    python -m benchmarks.privacy --rounds 30 --clip 0.5 --noise 0 0.02 0.1 0.5
+    python -m benchmarks.privacy --rounds 30 --clip 0.5 --noise 0 1 5
 
 19 countries, a linear model, one local epoch of batches of 64 a round, as in docs/results.md. Clients send updates
 through real Flower messages in one process; PropFair is the one that needs sums only (placement="update"). Printed are
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--clip", type=float, default=0.5, help="the length that updates are clipped to")
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.02, 0.1, 0.5], help="noise multipliers")
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 1.0, 5.0], help="noise multipliers")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
