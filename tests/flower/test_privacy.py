@@ -78,7 +78,7 @@ def propfair_clients() -> ClientApp:
         nn.CrossEntropyLoss()(model(x), y).backward()
         optimizer.step()
         content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
-        return Message(RecordDict(content), reply_to=message)
+        return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
 
     return app
 
@@ -97,7 +97,7 @@ def test_propfair_needs_sums_only() -> None:
     for one, other in itertools.combinations(range(len(vectors)), 2):  # what one adds, the other takes away
         mask = 100 * rng.standard_normal(len(vectors[0]))
         vectors[one], vectors[other] = vectors[one] + mask, vectors[other] - mask
-    total = sum(vectors)
+    total = np.sum(vectors, axis=0)
     averaged, _ = server.aggregate_train(1, replies)
     assert averaged is not None
     expected = np.concatenate([array.ravel() for array in averaged.to_numpy_ndarrays()])
