@@ -271,13 +271,13 @@ def test_a_server_that_is_killed_in_a_round_goes_on(
                 if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
                     os.kill(number, signal.SIGKILL)
         process.kill()
-        process.wait()
+        process.communicate()
         process = first.run(settings)
         seen = until(process, "[ROUND 2/")
         assert "Going on after round" in seen
         os.killpg(first.link.pid, signal.SIGKILL)
         process.kill()
-        process.wait()
+        process.communicate()
         for number in remaining(folder / "one" / "flower"):  # a ServerApp that is left alive would keep its folder
             with contextlib.suppress(OSError):
                 os.kill(number, signal.SIGKILL)
