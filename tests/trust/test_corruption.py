@@ -101,8 +101,8 @@ def test_a_finished_run(tmp_path: Path) -> None:
     run(make_config({}, [*TINY, "schedule.rounds=4", "algorithm=propfair", f"start={place / 'one'}"]), place / "two")
     commands = [
         ["report", "one", "two", "-o", "out/page.html"],
-        ["certify", "two", "one", "--format", "json", "-o", "out/certificate.svg"],
-        ["certify", "--paired", "two", "one", "--format", "json", "-o", "out/certificate.svg"],
+        ["certify", "two", "one", "--format", "json", "-o", "out/certificate.png"],
+        ["certify", "--paired", "two", "one", "--format", "json", "-o", "out/certificate.png"],
         ["figure", "curves", "one", "two", "-o", "out/curves.svg"],
         ["resume", "two", "--format", "json"],
         ["run", "--from", "two", "schedule.rounds=1", "-q", "--format", "json", "-o", "out/more"],
