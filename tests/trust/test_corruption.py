@@ -137,6 +137,17 @@ def test_a_sweep(tmp_path: Path) -> None:
     battery(place, commands, tmp_path / "home", 200, only="swept/**/*")
 
 
+def test_kept_records(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    run(make_config({}, [*TINY, "schedule.rounds=4", "algorithm=fedavg"]), place / "one")
+    assert call("keep", "one", "-o", "kept.parquet", cwd=place).code == 0
+    commands = [
+        ["report", "kept.parquet", "-o", "out/page.html"],
+        ["figure", "curves", "kept.parquet", "-o", "out/curves.svg"],
+    ]
+    battery(place, commands, tmp_path / "home", 60, only="*.parquet")
+
+
 def test_a_partition(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()

@@ -25,6 +25,7 @@ COMMANDS = [
     ["finetune", "one", "--with", "propfair", "-o", "out"],
     ["report", "one", "-o", "out.html"],
     ["figure", "curves", "one", "-o", "out.pdf"],
+    ["keep", "one", "-o", "out.parquet"],
     ["certify", "one", "two", "-o", "out.png"],
     ["partition", "digits", "--picture", "out.png", "--save", "out.safetensors"],
     ["example", "nash", "--picture", "out.png"],
