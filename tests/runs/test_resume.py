@@ -18,6 +18,7 @@ import torch
 
 from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError, DataError, PropFairWarning
+from propfair.report.write import write_report
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import resume, run
 from propfair.runs.progress import Progress
@@ -175,6 +176,8 @@ def test_a_damaged_journal_costs_its_rows_and_no_state(tmp_path: Path, damage: s
     lost = {"flip": {3, 4}, "cut": {3, 4, 5, 6}, "empty": {1, 2, 3, 4, 5, 6}, "gone": {1, 2, 3, 4, 5, 6}}[damage]
     assert set(range(1, 9)) - set(result.records["round"].to_pylist()) == lost
     assert "were damaged and are left out" in read_run(folder).status.reason
+    (problem,), _ = write_report([folder], tmp_path / "page.html")
+    assert "were damaged and are left out" in str(problem)
     whole, found = pq.read_table(tmp_path / "whole" / "records.parquet"), pq.read_table(folder / "records.parquet")
     kept = whole.filter(pc.invert(pc.is_in(whole["round"], pa.array(sorted(lost), pa.int32()))))
     assert found.to_pylist() == kept.to_pylist()

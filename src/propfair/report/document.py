@@ -4,6 +4,7 @@ import base64
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,14 @@ def make_document(runs: Sequence[Run], problems: Sequence[Problem], title: str |
         "propfair": propfair.__version__,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "problems": [str(problem) for problem in problems],
+        "notes": [str(note) for note in incomplete(runs)],
         "trials": trials,
     }
+
+
+def incomplete(runs: Sequence[Run]) -> list[Problem]:
+    """Runs that are shown, though something of their records was lost."""
+    return [Problem(Path(run.where), run.status.caution) for run in runs if run.status.caution]
 
 
 def _comparison(comparison: Comparison, max_values: int) -> dict[str, Any]:

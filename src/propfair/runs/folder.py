@@ -34,7 +34,7 @@ from propfair.files import check_readable, give_usual_mode, write_text
 from propfair.runs import seal
 from propfair.runs.checkpoints import Checkpoint, Checkpoints, Found, Tables
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
-from propfair.runs.run import RunState
+from propfair.runs.run import RunState, lost_records
 from propfair.runs.tensors import load_tensors, save_tensors
 
 if sys.platform != "win32":
@@ -188,6 +188,8 @@ class RunFolder:
     def save_status(self, state: RunState, rounds: int, reason: str = "", seconds: float = 0.0) -> None:
         """Say how far the run is, and seal what will not change from here on."""
         now = {"state": state, "rounds": rounds, "reason": reason, "seconds": round(seconds, 3)}
+        if self._checkpoints.lost:
+            now["lost"] = self._checkpoints.lost
         status = {**self.status, **now}
         if "files" in status:
             fixed = {name: checksum for name, checksum in status["files"].items() if name in _FIXED}
@@ -213,9 +215,7 @@ class RunFolder:
         if state != "interrupted":
             name = str(self.status.get("name", ""))
             self._checkpoints.write_tables(name, self.path / "records.parquet", self.path / "rounds.parquet")
-        if self._checkpoints.lost and not reason:
-            reason = f"the records of {self._checkpoints.lost} were damaged and are left out"
-        self.save_status(state, rounds, reason, seconds)
+        self.save_status(state, rounds, reason or lost_records(self._checkpoints.lost), seconds)
         if state != "interrupted":
             self._checkpoints.remove()
 

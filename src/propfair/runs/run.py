@@ -47,6 +47,11 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+def lost_records(rounds: str) -> str:
+    """What is said of rounds whose records are lost; empty for none."""
+    return f"the records of {rounds} were damaged and are left out" if rounds else ""
+
+
 class Status(_File):
     """status.json: how far the run is, and how it ended."""
 
@@ -55,6 +60,12 @@ class Status(_File):
     rounds: int
     reason: Printable = ""
     seconds: float = 0.0
+    lost: Printable = ""  # the rounds whose records were damaged, in words; empty: none
+
+    @property
+    def caution(self) -> str:
+        """What whoever reads the numbers must know; empty: nothing."""
+        return lost_records(self.lost)
 
 
 class Start(_File):

@@ -26,11 +26,12 @@ def figure(
     height: Annotated[float, typer.Option("--height", min=1, max=100, help="Inches.")] = 3.2,
 ) -> None:
     """Draw one chart of the report as PNG, PDF or SVG."""
+    from propfair.report.document import incomplete
     from propfair.report.figures import draw_figure
     from propfair.runs.reading import read_runs
 
     found, problems = read_runs(runs)
-    for problem in problems:
+    for problem in [*problems, *incomplete(found)]:
         typer.echo(f"warning: {problem}", err=True)
     path = out or Path(f"{kind}.pdf")
     draw_figure(kind, found, path, measure=measure, reference=reference, width=width, height=height)

@@ -53,7 +53,8 @@ function open_(content) {
   $("title").textContent = content.title;
   $("problems").replaceChildren(...(content.problems.length
     ? [h("div", { class: "notice" }, h("strong", {}, content.problems.length === 1 ? "One folder could not be read" : `${content.problems.length} folders could not be read`),
-        h("ul", {}, content.problems.map((text) => h("li", {}, text))))] : []));
+        h("ul", {}, content.problems.map((text) => h("li", {}, text))))] : []),
+    ...content.notes.map((text) => h("p", { class: "notice" }, text)));
   $("foot").textContent = `Written ${content.written.replace("T", " ").replace("+00:00", " UTC")} by propfair ${content.propfair}, from the records of the runs alone.`;
   const chosen = fill($("trial"), content.trials.map((trial, position) => [String(position), trial.title]), $("trial").value || "0");
   $("trial-setting").hidden = content.trials.length < 2;
