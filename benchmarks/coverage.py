@@ -20,6 +20,7 @@ import numpy.typing as npt
 from benchmarks.harness import ROOT
 from propfair.fairness import Evidence, certificate_evidence, difference_evidence, statistic_evidence
 from propfair.fairness.intervals import Over
+from propfair.fairness.noise import Answers
 from propfair.fairness.statistics import statistics_of_rows
 
 PAGE = ROOT / "docs" / "statistics.md"
@@ -97,8 +98,8 @@ class Case(NamedTuple):
     a: Floats
     b: Floats
     sizes: Floats
-    right: npt.NDArray[np.bool_]
-    right_b: npt.NDArray[np.bool_]
+    right: Answers
+    right_b: Answers
 
 
 @dataclass(frozen=True)
@@ -120,20 +121,20 @@ class Number:
     reference: bool = False
 
 
-def _statistic(label: str, name: str | int, of_population: bool = False, kept: bool = True) -> Number:
+def _statistic(label: str, name: str | int, of_population: bool = False) -> Number:
     def values(a: Floats, _: Floats) -> Floats:
         return a[:, name] if isinstance(name, int) else _rows(name, a)
 
     def evidence(case: Case) -> Evidence:
-        return statistic_evidence(case.a, name, sizes=case.sizes, answers=case.right if kept else None)
+        return statistic_evidence(case.a, name, sizes=case.sizes, answers=case.right)
 
     return Number(label, values, evidence, of_population)
 
 
-def _difference(label: str, name: str, of_population: bool = False, kept: bool = True) -> Number:
+def _difference(label: str, name: str, of_population: bool = False) -> Number:
     def evidence(case: Case) -> Evidence:
         second, first = (
-            statistic_evidence(values, name, sizes=case.sizes, answers=right if kept else None)
+            statistic_evidence(values, name, sizes=case.sizes, answers=right)
             for values, right in ((case.b, case.right_b), (case.a, case.right))
         )
         return difference_evidence(second, first)
@@ -141,9 +142,9 @@ def _difference(label: str, name: str, of_population: bool = False, kept: bool =
     return Number(label, lambda a, b: _rows(name, b) - _rows(name, a), evidence, of_population)
 
 
-def _certificate(label: str, kept: bool = True) -> Number:
+def _certificate(label: str) -> Number:
     def evidence(case: Case) -> Evidence:
-        known = (case.right_b, case.right) if kept else None
+        known = (case.right_b, case.right)
         return certificate_evidence(case.b, case.a, "uniform", total=case.sizes, answers=known)
 
     return Number(label, lambda a, b: (b / a - 1).mean(axis=-1), evidence, of_population=True, reference=True)
@@ -151,16 +152,17 @@ def _certificate(label: str, kept: bool = True) -> Number:
 
 NUMBERS = (
     _statistic("mean", "mean", of_population=True),
-    _statistic("one client", 0, of_population=True),
+    _statistic("one client, 120 examples", 9, of_population=True),
     _statistic("worst 10 %", "worst10"),
+    _statistic("worst 30 %", "worst30"),
+    _statistic("median", "median"),
     _statistic("spread (std)", "std"),
     _statistic("Nash welfare", "nash_welfare"),
     _difference("difference of means", "mean", of_population=True),
     _difference("difference of worst 10 %", "worst10"),
+    _difference("difference of Nash welfare", "nash_welfare"),
+    _difference("difference of spreads", "std"),
     _certificate("certificate"),
-    _statistic("mean, answers not kept", "mean", of_population=True, kept=False),
-    _difference("difference of means, answers not kept", "mean", of_population=True, kept=False),
-    _certificate("certificate, answers not kept", kept=False),
 )
 
 
@@ -188,11 +190,15 @@ def coverage(
     for answered, truths in _scenes(world, numbers, over, num_seeds, replicates, rng):
         a, b = answered.accuracies
         for row in range(len(a)):
-            case = Case(a[row], b[row], answered.sizes, answered.a[row], answered.b[row])
+            known = (Answers.of(right[row], answered.sizes) for right in (answered.a, answered.b))
+            case = Case(a[row], b[row], answered.sizes, *known)
             for place, (number, truth) in enumerate(zip(numbers, truths, strict=True)):
                 if number.reference and (case.a <= 0).any():
                     continue
-                interval = number.evidence(case).interval(over, LEVEL)
+                evidence = number.evidence(case)
+                if evidence.why_not(over):
+                    continue
+                interval = evidence.interval(over, LEVEL)
                 covered[place] += interval.low - 1e-12 <= truth <= interval.high + 1e-12
                 tried[place] += 1
     enough = tried >= replicates / 5

@@ -8,6 +8,7 @@ import torch
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.core.messages import Reports
+from propfair.federation.federation import Split
 from propfair.runs.checkpoints import Checkpoint
 from propfair.runs.folder import RunFolder
 from propfair.runs.records import Records
@@ -32,12 +33,18 @@ def write_run(
     classes: int = 4,
     accuracy: list[float] | None = None,
     personal: bool = False,
+    config: str | None = None,
+    odd_weights: bool = False,
+    splits: tuple[Split, ...] = ("test",),
+    engine: str = "inprocess",
+    start: dict[str, object] | None = None,
     started: str = "2026-01-01T00:00:00+00:00",
     cohort: int | None = None,
 ) -> Path:
     """A run whose client k ends at about skill + spread * (k / n - 1/2); `accuracy` sets the end exactly.
 
-    All clients take part in a round, or `cohort` of them.
+    All clients take part in a round, or `cohort` of them. With `odd_weights` the first client weighs a thousand times
+    its share in the last round, the second nothing, and the last one is absent from the first round.
     """
     rng = np.random.default_rng([seed, len(name), num_clients])
     total = 100
@@ -45,16 +52,24 @@ def write_run(
     folder = RunFolder.create(
         path,
         name=name,
-        config=f'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{algorithm}"\n{settings}\n'
-        f"[schedule]\nrounds = {rounds}\n",
+        config=config
+        or f'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{algorithm}"\n{settings}\n'
+        f'[engine]\nname = "{engine}"\n[schedule]\nrounds = {rounds}\n',
         environment={"propfair": "0.1.0", "python": "3.11", "packages": {"torch": "2.13"}, "git_commit": "a" * 40}
-        | {"seed": seed, "engine": "inprocess", "command": ["propfair", "compare", "fedavg"], "started": started},
+        | {
+            "seed": seed,
+            "engine": engine,
+            "start": start,
+            "command": ["propfair", "compare", "fedavg"],
+            "started": started,
+        },
         clients={
             "fingerprint": f"{num_clients:016d}",
             "note": note,
             "names": list(clients or map(str, range(num_clients))),
             "num_classes": classes,
-            "sizes": {"train": sizes, "validation": [0] * num_clients, "test": [total] * num_clients},
+            "sizes": {"train": sizes, "test": [total] * num_clients}
+            | {"validation": [total if "validation" in splits else 0] * num_clients},
             "train_labels": rng.multinomial(80, np.ones(classes) / classes, num_clients).tolist(),
         },
     )
@@ -65,7 +80,12 @@ def write_run(
     done = rounds if state == "finished" else rounds // 2
     for number in range(1, done + 1):
         chosen = np.arange(num_clients) if cohort is None else rng.choice(num_clients, cohort, replace=False)
+        if odd_weights and number == 1:
+            chosen = chosen[:-1]
         weights = share[chosen] * np.exp(rng.normal(0, 0.1, len(chosen)))
+        if odd_weights:
+            weights[0] *= 1000 if number == done else 1
+            weights[1] = 0
         records.add_outcome(
             Outcome(
                 round=number, clients=tuple(chosen.tolist()), weights=torch.tensor(weights / weights.sum()),
@@ -76,9 +96,9 @@ def write_run(
         if number % eval_every == 0 or number == rounds:
             reached = torch.tensor(goal * number / rounds)
             for prefix in ("", "personal_")[: 1 + personal]:
-                records.add_evaluation(
-                    number, "test", Evaluation(2 - reached, reached, torch.full_like(reached, total)), prefix
-                )
+                for split in splits:
+                    seen = Evaluation(2 - reached, reached, torch.full_like(reached, total))
+                    records.add_evaluation(number, split, seen, prefix)
     folder.save_checkpoint(Checkpoint(done, {"params": torch.zeros(1)}), records)
     if state == "running":
         folder.save_status(state, done, seconds=float(done))

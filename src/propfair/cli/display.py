@@ -126,13 +126,14 @@ def _table(
     said = [caption] if caption else []
     if left_out:
         said.append(f"left out for want of room: {', '.join(left_out)}; --format json has all")
-    table = Table(title=title, caption="\n".join(said) or None, title_justify="left", caption_justify="left")
+    caption = "\n".join(said)
+    table = Table(title=escape(title), caption=escape(caption) or None, title_justify="left", caption_justify="left")
     shown = [position for position, column in enumerate(columns) if column not in left_out]
     for position in shown:
         text = position == 0 or columns[position] in _TEXT_COLUMNS
-        table.add_column(columns[position], justify="left" if text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p]) for p in shown))
+        table.add_column(escape(columns[position]), justify="left" if text else "right", overflow="fold")
+    for row in rows:  # names may look like markup
+        table.add_row(*(escape(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p])) for p in shown))
     return table
 
 

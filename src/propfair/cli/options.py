@@ -16,6 +16,14 @@ class Format(enum.StrEnum):
     json = "json"
 
 
+class Over(enum.StrEnum):
+    """What intervals are drawn over."""
+
+    seeds = "seeds"
+    examples = "examples"
+    both = "both"
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -40,6 +48,10 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Decides all randomness
 
 Trust = Annotated[
     bool, typer.Option("--trust", help="Agree to what the file or folder asks to be imported or connected.")
+]
+DrawnOver = Annotated[
+    Over | None,
+    typer.Option("--over", help="What intervals are drawn over; else seeds, or examples.", show_default=False),
 ]
 Log = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ import numpy as np
 from propfair.algorithms.fedavg import FedAvg
 from propfair.cli.display import STATISTICS, drawn, percent, print_json, print_table
 from propfair.cli.options import Format
+from propfair.cli.standing_text import Standing
 from propfair.federation.federation import Split
 from propfair.report.write import write_report
 from propfair.runs.compare import Compared, Contest
@@ -73,7 +74,9 @@ def as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def print_comparison(compared: Sequence[Compared], picture: Path | None, report: Path | None, output: Format) -> None:
+def print_comparison(
+    compared: Sequence[Compared], standing: Standing, picture: Path | None, report: Path | None, output: Format
+) -> None:
     """A line for each algorithm, and a column for each where there are few clients."""
     first = compared[0].runs[0]
     names, seeds = first.clients.names, len(compared[0].runs)
@@ -90,38 +93,45 @@ def print_comparison(compared: Sequence[Compared], picture: Path | None, report:
                 ],
                 "pictures": [str(picture)] if picture is not None else [],
                 "report": None if report is None else str(report),
+                **standing.as_dict(),
             }
         )
         return
-    if len(names) <= _SHOWN_CLIENTS:
-        values = [one.group.mean_over_seeds() for one in compared]
-        order = np.argsort(values[0], kind="stable")
+    measure, measured = standing.measure, [one for one in compared if one.group.has(standing.measure)]
+    unit = ", %" if measure.metric == "accuracy" else ""
+    if measured and len(names) <= _SHOWN_CLIENTS:
+        values = [one.group.mean_over_seeds(measure) for one in measured]
+        order = np.argsort(values[0] if measure.higher_is_better else -values[0], kind="stable")
         print_table(
-            "Test accuracy of each client, %, the worst-off first",
-            ["client", "train size", *(one.contestant.label for one in compared)],
+            f"{measure.label.capitalize()} of each client{unit}, the worst-off first",
+            ["client", "train size", *(one.contestant.label for one in measured)],
             [
-                [names[k], str(first.clients.sizes["train"][k]), *(percent(float(own[k])) for own in values)]
+                [names[k], str(first.clients.sizes["train"][k]), *(_value(float(own[k]), measure) for own in values)]
                 for k in order
             ],
         )
     rows = []
-    for one in compared:
-        numbers = one.group.statistics()
-        cells = [_number(name, numbers[name].mean, numbers[name].std if seeds > 1 else None) for name in STATISTICS]
+    for one in measured:
+        numbers = one.group.statistics(measure)
+        cells = [
+            _number(name, numbers[name].mean, measure, numbers[name].std if seeds > 1 else None) for name in STATISTICS
+        ]
         rows.append([one.contestant.label, *cells])
     settings = [f"{one.contestant.label}: {one.contestant.written}" for one in compared if one.contestant.written]
     spread = [f"mean ± population std over {seeds} seeds"] if seeds > 1 else []
     print_table(
-        f"Who is served how well: test accuracy over {len(names)} clients, %",
+        f"Who is served how well: {measure.label} over {len(names)} clients{unit}",
         ["algorithm", *STATISTICS],
         rows,
         caption="\n".join([*spread, *settings]),
         droppable=("gini", "jain", "best10", "std"),
     )
+    standing.show()
     if picture is not None:
         print(f"picture: {picture}")
     if report is not None:
         print(f"report: {report}")
+        print(f"tables: {report.parent / 'table.tex'}, .md, .html, .csv, .json")
 
 
 def advice(contest: Contest, tuned: bool) -> list[str]:
@@ -155,12 +165,17 @@ def write_page(places: Sequence[Path], path: Path, title: str | None = None) -> 
 
 def _statistics(result: Result, measure: Measure, label: str) -> list[str]:
     numbers = result.run.summary(measure).as_dict()
+    return [label, *(_number(name, numbers[name], measure) for name in STATISTICS)]
+
+
+def _value(value: float, measure: Measure, spread: float | None = None) -> str:
+    """Accuracies in percent, all else as it is."""
     if measure.metric == "accuracy":
-        return [label, *(_number(name, numbers[name]) for name in STATISTICS)]
-    return [label, *(f"{numbers[name]:.4g}" for name in STATISTICS)]
+        return percent(value, spread)
+    return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"
 
 
-def _number(name: str, value: float, spread: float | None = None) -> str:
+def _number(name: str, value: float, measure: Measure, spread: float | None = None) -> str:
     if name in _INDICES:
         return f"{value:.3f}" if spread is None else f"{value:.3f} ± {spread:.3f}"
-    return percent(value, spread)
+    return _value(value, measure, spread)

@@ -124,7 +124,7 @@ def interval_over_examples(
     total: npt.ArrayLike,
     shares: Shares,
     *,
-    both: npt.ArrayLike | None = None,
+    both: npt.ArrayLike,
     alpha: float = 1.0,
     level: float = 0.95,
 ) -> Interval:
@@ -135,8 +135,8 @@ def interval_over_examples(
         correct_star: [n], those that the reference model gets right, all > 0.
         total: [n], test examples.
         shares: as in `certificate`.
-        both: [n], examples that both models get right. With it the interval knows how much the models agree, as models
-            tested on the same examples do, and is much narrower. Without it, it has to hold for any agreement.
+        both: [n], examples that both models get right: how much the models agree, as models tested on the same examples
+            do.
         alpha: order of fairness.
         level: coverage.
     """
@@ -144,9 +144,8 @@ def interval_over_examples(
     hits, hits_star = vector("correct", correct, size.size), check_positive("correct_star", correct_star, size.size)
     _check_counts("correct", hits, 0 * size, size)
     _check_counts("correct_star", hits_star, 0 * size, size)
-    if both is not None:
-        shared = vector("both", both, size.size)
-        _check_counts("both", shared, np.maximum(hits + hits_star - size, 0), np.minimum(hits, hits_star))
+    shared = vector("both", both, size.size)
+    _check_counts("both", shared, np.maximum(hits + hits_star - size, 0), np.minimum(hits, hits_star))
     found = certificate_evidence(hits / size, hits_star / size, shares, alpha=alpha, total=size, both=both)
     return found.interval("examples", level)
 
@@ -172,7 +171,7 @@ def interval_over_both(
     total: npt.ArrayLike,
     shares: Shares,
     *,
-    both: npt.ArrayLike | None = None,
+    answers: tuple[npt.ArrayLike, npt.ArrayLike],
     alpha: float = 1.0,
     level: float = 0.95,
 ) -> Interval:
@@ -183,11 +182,12 @@ def interval_over_both(
         u_star: [S, n], the reference model's under the same seeds, all > 0.
         total: [n], test examples.
         shares: as in `certificate`.
-        both: [S, n], examples that both models get right.
+        answers: of the other model and of the reference, [S, N] each: which examples they get right, those of the first
+            client first.
         alpha: order of fairness.
         level: coverage.
     """
-    return certificate_evidence(u, u_star, shares, alpha=alpha, total=total, both=both).interval("both", level)
+    return certificate_evidence(u, u_star, shares, alpha=alpha, total=total, answers=answers).interval("both", level)
 
 
 def _check_counts(name: str, counts: FloatArray, low: FloatArray, high: FloatArray) -> None:

@@ -12,6 +12,7 @@ An algorithm is *ahead* of another if Holm's p-value is below 1 - `level`. Every
 marked as best.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,7 +24,7 @@ from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.evidence import Statistic, difference_evidence, statistic_evidence
 from propfair.fairness.intervals import Evidence, Over
-from propfair.fairness.noise import Answers, Noise
+from propfair.fairness.noise import Noise
 from propfair.fairness.statistics import more_is_better
 
 Tables = Mapping[str, Mapping[int, npt.ArrayLike]]  # algorithm -> seed -> one value per client
@@ -66,13 +67,18 @@ class Differences:
         return surely
 
     @property
+    def known(self) -> bool:
+        """Something is known of chance, for some pair."""
+        return any(over not in ("", "nothing") for row in self.over for over in row)
+
+    @property
     def leader(self) -> str:
         """The algorithm with the best value."""
         return self.names[int((self.values if self.more_is_better else -self.values).argmax())]
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The leader and all that it is not surely ahead of."""
+        """The leader and all that it is not surely ahead of: everybody, if nothing is known of chance."""
         behind = self.ahead[self.names.index(self.leader)]
         return tuple(name for name, surely in zip(self.names, behind, strict=True) if not surely)
 
@@ -174,10 +180,8 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
 def _chosen(evidence: Evidence, seeds: list[int], chosen: list[int]) -> Evidence:
     """The evidence of some of the seeds; the noise of the test examples is that of all."""
     rows = [seeds.index(seed) for seed in chosen]
-    answers = evidence.answers
-    if answers is not None:
-        answers = Answers(answers.values[rows], answers.sizes)
-    return Evidence(evidence.by_seed[rows], evidence.step, evidence.find_noise, answers, evidence.is_linear)
+    answers = None if evidence.answers is None else evidence.answers.chosen(rows)
+    return dataclasses.replace(evidence, by_seed=evidence.by_seed[rows], answers=answers)
 
 
 def _paired_seeds(a: Mapping[int, FloatArray], b: Mapping[int, FloatArray]) -> tuple[list[int], list[int]]:
@@ -194,14 +198,20 @@ def _matrix(
     differences, low, high, p_values = (np.full((size, size), np.nan) for _ in range(4))
     num_seeds = np.zeros((size, size), dtype=np.int64)
     overs = [[""] * size for _ in names]
-    keys = {pair: _key(found) for pair, found in pairs.items() if (over or found.over) is not None}
+    keys = {pair: _key(found) for pair, found in pairs.items() if found.same or found.nearest(over) is not None}
     first = {key: pair for pair, key in reversed(keys.items()) if not pairs[pair].same}
-    raised = dict(zip(first, holm([pairs[pair].p_value(over) for pair in first.values()]).tolist(), strict=True))
+    raised = dict(
+        zip(
+            first,
+            holm([pairs[pair].p_value(pairs[pair].nearest(over)) for pair in first.values()]).tolist(),
+            strict=True,
+        )
+    )
     for (a, b), found in pairs.items():
         differences[a, b], differences[b, a] = found.value, -found.value
         num_seeds[a, b] = num_seeds[b, a] = found.num_seeds
         if (a, b) in keys:
-            interval = found.interval("nothing" if found.same else over, level, max(1, len(first)))
+            interval = found.interval("nothing" if found.same else found.nearest(over), level, max(1, len(first)))
             low[a, b], high[a, b], low[b, a], high[b, a] = interval.low, interval.high, -interval.high, -interval.low
             p_values[a, b] = p_values[b, a] = 1.0 if found.same else raised[keys[a, b]]
             overs[a][b] = overs[b][a] = interval.over

@@ -5,19 +5,22 @@ says that nobody agrees to less than it has alone, $u_i \ge d_i$ with the disagr
 local-only models give d.
 
 The gaps of all clients hold at once (Bonferroni), so a client called worse off is worse off beyond chance. The number
-of clients worse off is counted under each seed; its interval is Student's over seeds. With one seed it goes from the
-clients that are worse off for sure to all but those that are better off for sure.
+of clients worse off is counted under each seed; its interval is Student's over seeds. With one seed nothing is known of
+chance.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from propfair.errors import DataError
-from propfair.fairness.arrays import FloatArray, matrix
+from propfair.fairness.arrays import FloatArray, matrix, vector
 from propfair.fairness.evidence import difference_evidence, statistic_evidence
 from propfair.fairness.intervals import Evidence, Interval, Over
+
+_NAMED = 5  # clients in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,7 @@ class Joining:
         mean: of the gaps, one client, one vote; None if nothing is known about chance.
         num_worse: clients worse off than alone; None likewise.
         level: of the intervals.
+        names: of the clients; empty if they were not given.
     """
 
     gaps: FloatArray
@@ -38,6 +42,7 @@ class Joining:
     mean: Interval | None
     num_worse: Interval | None
     level: float
+    names: tuple[str, ...] = ()
 
     @property
     def worse(self) -> tuple[int, ...]:
@@ -57,22 +62,41 @@ class Joining:
     @property
     def words(self) -> str:
         """The result as a sentence."""
-        size = self.gaps.size
-        sure = f"{len(self.surely_worse)} of them" if self.surely_worse else "none of them"
-        beyond = f"{sure} beyond chance" if self.num_worse is not None else "nothing is known about chance"
-        if not self.worse:
-            return f"no client of {size} is worse off than alone"
-        count = len(self.worse)
-        interval = self.num_worse
-        seen = (
-            ""
-            if interval is None or interval.over != "seeds"
-            else (
+        size, count = self.gaps.size, len(self.worse)
+        known = bool(np.isfinite(self.low).any())
+        if not count:
+            sure = f", {len(self.surely_better)} are better off beyond chance" if self.surely_better else ""
+            return f"no client of {size} is worse off than alone{sure}"
+        who = self.surely_worse if known else ()
+        called = [self.names[k] for k in who[:_NAMED]] if self.names else []
+        named = f" ({', '.join(called)}{', ...' if len(who) > _NAMED else ''})" if called else ""
+        beyond = f"{len(who) or 'none'} of them beyond chance" if known else "nothing is known about chance"
+        seen, interval = "", self.num_worse
+        if interval is not None and interval.over == "seeds":
+            seen = (
                 f"; under a seed {interval.value:.1f} on average, [{interval.low:.1f}, {interval.high:.1f}] "
                 f"({100 * self.level:g} % {interval.source})"
             )
-        )
-        return f"{count} of {size} clients {'is' if count == 1 else 'are'} worse off than alone, {beyond}{seen}"
+        said = f"{count} of {size} clients {'is' if count == 1 else 'are'} worse off than alone, {beyond}"
+        return f"{said}{named}{seen}"
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it as plain lists and numbers, for JSON."""
+        return {
+            "words": self.words,
+            "clients": list(self.names),
+            "gaps": self.gaps.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "worse": list(self.worse),
+            "surely_worse": list(self.surely_worse),
+            "surely_better": list(self.surely_better),
+            "mean": None if self.mean is None else [self.mean.value, self.mean.low, self.mean.high],
+            "num_worse": None
+            if self.num_worse is None
+            else [self.num_worse.value, self.num_worse.low, self.num_worse.high],
+            "level": self.level,
+        }
 
 
 def joining(
@@ -83,6 +107,7 @@ def joining(
     higher_is_better: bool = True,
     level: float = 0.95,
     over: Over | None = None,
+    names: Sequence[str] = (),
 ) -> Joining:
     """Compare what clients have together with what each has alone.
 
@@ -93,9 +118,10 @@ def joining(
         higher_is_better: False for losses.
         level: of the intervals.
         over: what intervals are drawn over; by default seeds if there are several, else examples.
+        names: of the clients, [n], for the words.
 
-    >>> joining([0.9, 0.8, 0.6], [0.6, 0.5, 0.9], sizes=[100, 100, 100]).words
-    '1 of 3 clients is worse off than alone, 1 of them beyond chance'
+    >>> joining([0.9, 0.8, 0.6], [0.6, 0.5, 0.9]).words
+    '1 of 3 clients is worse off than alone, nothing is known about chance'
     """
     own = matrix("alone", alone)
     shared = matrix("together", together, own.shape[1])
@@ -107,27 +133,36 @@ def joining(
     count = own.shape[1]
     gaps = sign * (shared - own)
 
-    def evidence(name: str | int) -> Evidence:
-        a, b = (statistic_evidence(values, name, sizes=sizes) for values in (shared, own))
+    counts = None if sizes is None else vector("sizes", sizes, count)
+
+    def evidence(name: str | int, clients: slice) -> Evidence:
+        size = None if counts is None else counts[clients]
+        a, b = (statistic_evidence(values[:, clients], name, sizes=size) for values in (shared, own))
         return difference_evidence(*((a, b) if higher_is_better else (b, a)))
 
-    known = over or evidence("mean").over
     low, high = np.full(count, np.nan), np.full(count, np.nan)
-    if known is not None:
-        for client in range(count):
-            interval = evidence(client).interval(known, level, count)
+    for client in range(count):
+        found = evidence(0, slice(client, client + 1))  # its own column alone: there may be thousands
+        known = found.nearest(over)
+        if known is not None:
+            interval = found.interval(known, level, count)
             low[client], high[client] = interval.low, interval.high
-    mean = None if known is None else evidence("mean").interval(known, level)
-    result = Joining(gaps.mean(axis=0), low, high, mean, None, level)
-    return Joining(result.gaps, low, high, mean, _count(gaps, result, known, level), level)
+    mean = evidence("mean", slice(None))
+    known = mean.nearest(over)
+    return Joining(
+        gaps=gaps.mean(axis=0),
+        low=low,
+        high=high,
+        mean=None if known is None else mean.interval(known, level),
+        num_worse=_count(gaps, level),
+        level=level,
+        names=tuple(names),
+    )
 
 
-def _count(gaps: FloatArray, found: Joining, over: Over | None, level: float) -> Interval | None:
-    """The number of clients worse off, with its interval."""
-    by_seed = (gaps < 0).sum(axis=1).astype(np.float64)
-    if over is None:
+def _count(gaps: FloatArray, level: float) -> Interval | None:
+    """The number of clients worse off, with its interval over seeds."""
+    if len(gaps) < 2:
         return None
-    if len(gaps) > 1:
-        return Evidence(by_seed, step=1.0, bounds=(0.0, float(gaps.shape[1]))).interval("seeds", level)
-    least, most = len(found.surely_worse), gaps.shape[1] - len(found.surely_better)
-    return Interval(float(by_seed[0]), float(least), float(most), level, over, 1, gaps.shape[1])
+    by_seed = (gaps < 0).sum(axis=1).astype(np.float64)
+    return Evidence(by_seed, step=1.0, bounds=(0.0, float(gaps.shape[1]))).interval("seeds", level)

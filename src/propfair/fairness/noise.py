@@ -12,9 +12,8 @@ root that makes them as different as clients are, where the factor itself would 
 A weighted mean then has the variance $\sum_i w_i^2 \tilde p_i (1 - \tilde p_i) / n_i$. For any other statistic the
 counts are drawn again from $\tilde p$ (the parametric bootstrap, Efron and Tibshirani 1993, section 6.5), and its
 variance is that of the draws. Only the variance is taken from them: the interval stays around the number measured, and
-is one for its mean over test sets of this size. The variance of a number that all clients add to unevenly, such as
-their spread or the Nash welfare, is known no better than from n clients: Student's quantile with n - 1 degrees of
-freedom takes the place of the normal one.
+is one for its mean over test sets of this size. The variance of a measure of spread is known no better than from n
+clients: Student's quantile with n - 1 degrees of freedom takes the place of the normal one.
 
 Models of several seeds, and models that are compared, are tested on the same examples, and an example that is hard for
 one is hard for the others. How much is seen from the answers themselves, where they are kept: the part of the variance
@@ -34,6 +33,7 @@ from propfair.errors import DataError
 from propfair.fairness.arrays import FloatArray
 
 NUM_DRAWS = 500  # the standard deviation then has an error of 3 %
+NUM_RESAMPLES = 200  # for what models have in common, which need not be known as well
 _SEED = 0  # the same numbers in, the same interval out
 
 
@@ -45,14 +45,12 @@ class Noise:
         variance: of the number, if the test examples are drawn again.
         num_effective: for accuracies, the number m of examples in x (1 - x) / m that has this variance; None for
             numbers that are no accuracies, whose variance is taken to be the same wherever the truth is.
-        continuity: half the distance of two values that the number can take, if it takes so few that it matters.
         df: degrees of freedom that the variance is known with.
         least_bias, most_bias: by how much the noise raises the number on average: bounds, equal if it is known.
     """
 
     variance: float
     num_effective: float | None = None
-    continuity: float = 0.0
     df: float = math.inf
     least_bias: float = 0.0
     most_bias: float = 0.0
@@ -71,8 +69,10 @@ class Answers:
     sizes: FloatArray
 
     @classmethod
-    def of(cls, right: npt.ArrayLike, sizes: FloatArray) -> "Answers":
+    def of(cls, right: "npt.ArrayLike | Answers", sizes: FloatArray) -> "Answers":
         """From a table of right and wrong."""
+        if isinstance(right, Answers):
+            return right
         values = np.atleast_2d(np.asarray(right, dtype=np.float64))
         total = int(sizes.sum())
         if values.ndim != 2 or values.shape[1] != total:
@@ -93,19 +93,32 @@ class Answers:
     @cached_property
     def shared(self) -> float:
         """The part of that variance, from 0 to 1, that all seeds have in common; 1 for one seed."""
-        seeds = len(self.values)
-        if seeds == 1 or self.variance == 0:
-            return 1.0
-        together = float((self._centred.sum(axis=0) ** 2).mean())
-        return float(np.clip((together / seeds - self.variance) / ((seeds - 1) * self.variance), 0.0, 1.0))
+        return _in_common(self.variance, float((self._centred.sum(axis=0) ** 2).mean()), len(self.values))
+
+    @cached_property
+    def drawn_again(self) -> FloatArray:
+        """[R, S, n], accuracies with the examples of each client drawn with replacement; the same for all models."""
+        rng = np.random.default_rng(_SEED)
+        found = np.empty((NUM_RESAMPLES, len(self.values), self.sizes.size))
+        rows = np.arange(NUM_RESAMPLES)[:, None]
+        for client, (start, size) in enumerate(zip(self._starts, self.sizes.astype(np.int64), strict=True)):
+            chosen = rng.integers(size, size=(NUM_RESAMPLES, size)) + size * rows
+            times = np.bincount(chosen.ravel(), minlength=NUM_RESAMPLES * size).reshape(NUM_RESAMPLES, size)
+            found[:, :, client] = times @ self.values[:, start : start + size].T / size
+        return found
 
     def weighted(self, slopes: FloatArray) -> "Answers":
         """What answers add to a number that changes with the accuracies of the clients by slopes [n] or [S, n]."""
         counts = self.sizes.astype(np.int64)
         return Answers(self.values * np.repeat(np.atleast_2d(slopes) / self.sizes, counts, axis=1), self.sizes)
 
-    def minus(self, other: "Answers") -> "Answers":
+    def chosen(self, rows: list[int]) -> "Answers":
+        """Those of some seeds."""
+        return Answers(self.values[rows], self.sizes)
+
+    def minus(self, other: "Answers | Draws") -> "Answers":
         """Example by example."""
+        assert isinstance(other, Answers)
         return Answers(self.values - other.values, self.sizes)
 
     @property
@@ -121,6 +134,61 @@ class Answers:
         factor = np.sqrt(self.sizes / np.maximum(self.sizes - 1, 1))
         centred: FloatArray = (self.values - means) * np.repeat(factor, counts)
         return centred
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """A number under each seed, with the test examples of every client drawn again and again.
+
+    The same examples are drawn for all models of the same clients, so that draws can be compared one by one.
+
+    Attributes:
+        find: computes the numbers, [R, S], when they are first asked for.
+        least_shared: what seeds have in common at least.
+    """
+
+    find: Callable[[], FloatArray]
+    least_shared: Callable[[], float] = lambda: 0.0
+
+    @classmethod
+    def of(
+        cls, right: npt.ArrayLike | Answers, sizes: FloatArray, statistic: Callable[[FloatArray], FloatArray]
+    ) -> "Draws":
+        """From a table of right and wrong [S, N], and a statistic of accuracies, [..., n] -> [...]."""
+        answers = Answers.of(right, sizes)
+        return cls(lambda: statistic(answers.drawn_again))
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """[R, S]."""
+        return self.find()
+
+    @cached_property
+    def variance(self) -> float:
+        """Of the number, for one seed: a mean over seeds."""
+        return float(self.values.var(axis=0, ddof=1).mean())
+
+    @cached_property
+    def shared(self) -> float:
+        """The part of that variance, from 0 to 1, that all seeds have in common; 1 for one seed."""
+        own = _in_common(self.variance, float(self.values.sum(axis=1).var(ddof=1)), self.values.shape[1])
+        return max(own, self.least_shared())
+
+    def chosen(self, rows: list[int]) -> "Draws":
+        """Those of some seeds."""
+        return Draws(lambda: self.values[:, rows])
+
+    def minus(self, other: "Answers | Draws") -> "Draws":
+        """Draw by draw."""
+        assert isinstance(other, Draws)
+        return Draws(lambda: self.values - other.values)
+
+
+def _in_common(variance: float, of_sum: float, seeds: int) -> float:
+    """What seeds share of their variance, from that of their sum."""
+    if seeds == 1 or variance == 0:
+        return 1.0
+    return float(np.clip((of_sum / seeds - variance) / ((seeds - 1) * variance), 0.0, 1.0))
 
 
 def smoothed(accuracy: FloatArray, size: FloatArray) -> FloatArray:
@@ -141,11 +209,11 @@ def smoothed(accuracy: FloatArray, size: FloatArray) -> FloatArray:
 
 
 def linear_noise(accuracy: FloatArray, size: FloatArray, weights: FloatArray) -> Noise:
-    """Of sum w accuracy, with weights w that sum to 1. One client's accuracy has few values and is corrected for it."""
+    """Of sum w accuracy, with weights w that sum to 1."""
     p = smoothed(accuracy, size)
     variance = float((weights**2 / size) @ (p * (1 - p)))
     center = float(weights @ p)
-    return Noise(variance, center * (1 - center) / variance, continuity=1 / (2 * size[0]) if size.size == 1 else 0.0)
+    return Noise(variance, center * (1 - center) / variance)
 
 
 def drawn_noise(
@@ -154,7 +222,7 @@ def drawn_noise(
     size: FloatArray,
     *,
     is_accuracy: bool,
-    df: float,
+    df: float = math.inf,
 ) -> Noise:
     """Of any statistic of the rows of [R, n].
 

@@ -5,7 +5,7 @@ no assumption about how they depend on each other, which a few seeds could not t
 
 - *refuted by X* if the lower limit of X is above 0: moving to X is a gain on average, beyond chance.
 - *fair against these models* if no upper limit is above the tolerance.
-- *undecided* otherwise, with what it would take to decide if further seeds look like those there are.
+- *undecided* otherwise, with the seeds that would decide (`propfair.fairness.planning`).
 
 A model that equals the reference, or one that is compared twice, adds nothing: it is no comparison of its own. So the
 family never shrinks or grows by copies, and the words stay the same.
@@ -18,9 +18,9 @@ from typing import Literal
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.intervals import Evidence, Interval, Over
+from propfair.fairness.planning import MOST, POWER, examples_to_decide, seeds_to_decide
 
 TOLERANCE = 0.01  # a change of 1 % on average
-_MOST = 1000  # times the seeds: more is no plan
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,32 @@ class Verdict:
         decisive: the model behind it: the one with the largest lower limit if refuted, else with the largest upper one.
             Empty if there was no other model.
         intervals: model to interval, all at once at `level`; None if nothing is known about chance.
+        unknown: model to the reason why there is no interval, where there is none.
         same: models that equal the reference.
         tolerance: change on average up to which a model counts as fair.
         level: of all intervals together.
         alpha: order of fairness.
-        more: how many times the seeds (or test examples) would decide, for "undecided"; None if none would.
+        seeds_to_decide: for "undecided" over seeds, how many in all would decide, with a power of 80 %; None if it is
+            more than 100, or not known.
+        examples_to_decide: likewise, how many times the test examples.
     """
 
     kind: Literal["fair", "refuted", "undecided"]
     decisive: str
     intervals: dict[str, Interval | None]
+    unknown: dict[str, str]
     same: tuple[str, ...]
     num_distinct: int
     tolerance: float
     level: float
     alpha: float
-    more: float | None = None
+    seeds_to_decide: int | None = None
+    examples_to_decide: float | None = None
 
     @property
     def fairness(self) -> str:
         """What is certified, in words."""
         return {0.0: "utilitarian", 1.0: "proportionally fair"}.get(self.alpha, f"{self.alpha:g}-fair")
-
-    @property
-    def seeds_to_decide(self) -> int | None:
-        """Seeds in all that would decide, if more seeds do."""
-        interval = self.intervals.get(self.decisive)
-        if self.more is None or interval is None or interval.over not in ("seeds", "both"):
-            return None
-        return math.ceil(self.more * interval.num_seeds)
 
     @property
     def finding(self) -> str:
@@ -80,7 +77,7 @@ class Verdict:
             return "there is no other model to compare with"
         interval = self.intervals[self.decisive]
         if interval is None:
-            return f"one seed, and no count of test examples, so nothing is known of chance ({self.decisive})"
+            return f"nothing is known of chance for {self.decisive}: {self.unknown[self.decisive]}"
         change = f"changes the clients by {self._change(interval)}"
         if self.kind == "refuted":
             small = interval.high <= self.tolerance and not self._exact
@@ -109,6 +106,7 @@ class Verdict:
             "num_distinct": self.num_distinct,
             "same": list(self.same),
             "seeds_to_decide": self.seeds_to_decide,
+            "examples_to_decide": self.examples_to_decide,
         }
 
     @property
@@ -131,11 +129,16 @@ class Verdict:
         return f"{size}, {limits} ({100 * self.level:g} % {interval.source}{family}{left_out})"
 
     def _way_out(self, interval: Interval) -> str:
+        power = f"(power {100 * POWER:g} %)"
+        if interval.over == "examples":
+            if self.examples_to_decide is None:
+                return f"more than {MOST} times the test examples would be needed to decide {power}"
+            return f"about {self.examples_to_decide:.1f} times the test examples would decide {power}"
         if self.seeds_to_decide is not None:
-            return f"about {self.seeds_to_decide} seeds would decide"
-        if interval.over == "examples" and self.more is not None:
-            return f"about {self.more:.1f} times the test examples would decide"
-        return "more seeds would hardly decide" if interval.over == "seeds" else "more test examples are needed"
+            return f"about {self.seeds_to_decide} seeds would decide {power}"
+        if interval.over == "both":
+            return f"{MOST} seeds would not decide without more test examples {power}"
+        return f"more than {MOST} seeds would be needed to decide {power}"
 
 
 def decide(
@@ -174,14 +177,27 @@ def decide(
     leaders = list(dict.fromkeys(distinct.values()))
     limits = {name: _limits(intervals[name]) for name in leaders}
     kind, decisive = _kind(limits, tolerance)
-    more = _more(found, intervals, leaders, tolerance) if kind == "undecided" else None
-    return Verdict(kind, decisive, intervals, same, len(leaders), tolerance, level, alpha, more)
+    unknown = {name: _why_not(found[name], over) for name, interval in intervals.items() if interval is None}
+    seeds, examples = None, None
+    known = {name: (found[name], interval) for name in leaders if (interval := intervals[name]) is not None}
+    if kind == "undecided" and leaders and len(known) == len(leaders):
+        drawn = {interval.over for _, interval in known.values()}
+        if drawn <= {"seeds", "both"}:
+            seeds = seeds_to_decide(known, tolerance)
+        elif drawn == {"examples"}:
+            examples = examples_to_decide(known, tolerance)
+    return Verdict(kind, decisive, intervals, unknown, same, len(leaders), tolerance, level, alpha, seeds, examples)
 
 
 def _interval(evidence: Evidence, over: Over | None, level: float, family: int) -> Interval | None:
     if evidence.same:
         return evidence.interval("nothing", level)
-    return None if (over or evidence.over) is None else evidence.interval(over, level, family)
+    drawn = evidence.nearest(over)
+    return None if drawn is None else evidence.interval(drawn, level, family)
+
+
+def _why_not(evidence: Evidence, over: Over | None) -> str:
+    return evidence.why_not(over or ("seeds" if evidence.num_seeds > 1 else "examples")).rstrip(".")
 
 
 def _distinct(found: Mapping[str, Evidence]) -> dict[str, str]:
@@ -204,24 +220,3 @@ def _kind(
         return "refuted", refuting
     largest = max(limits, key=lambda name: limits[name][1])
     return ("fair" if limits[largest][1] <= tolerance else "undecided"), largest
-
-
-def _more(
-    found: Mapping[str, Evidence], intervals: Mapping[str, Interval | None], names: list[str], tolerance: float
-) -> float | None:
-    """The least factor on seeds (or examples) at which the verdict would be another, found by halving."""
-    known = [(name, intervals[name]) for name in names]
-    if not names or any(interval is None for _, interval in known):
-        return None
-
-    def decided(factor: float) -> bool:
-        limits = {name: found[name].foreseen(interval, factor) for name, interval in known if interval is not None}
-        return _kind(limits, tolerance)[0] != "undecided"
-
-    if not decided(_MOST):
-        return None
-    low, high = 1.0, float(_MOST)
-    while high - low > 0.001 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if decided(middle) else (middle, high)
-    return high

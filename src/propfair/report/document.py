@@ -13,11 +13,12 @@ import propfair
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.verdict import Verdict
 from propfair.report.curves import MOST_COLUMNS, relative_weights, statistics_over_rounds, thinned
+from propfair.report.standings import joining_document, number, numbers, standing_document
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
 from propfair.runs.grouping import Comparison, Group, by_clients
 from propfair.runs.measures import Measure, Series, Values
-from propfair.runs.reading import Problem
+from propfair.runs.reading import Problem, trials_apart
 from propfair.runs.run import Run
 
 MAX_VALUES = 2_000_000  # client values over rounds: so many measured ones on a page, and so many of what rounds did
@@ -32,7 +33,8 @@ _STATISTICS = (
 def make_document(runs: Sequence[Run], problems: Sequence[Problem], title: str | None = None) -> dict[str, Any]:
     """What the page shows. Plain JSON values; client values are base64 of little-endian float32."""
     with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest number: not known
-        trials = [_comparison(one, MAX_VALUES // max(1, len(runs))) for one in by_clients(runs)]
+        most = MAX_VALUES // max(1, len(runs))
+        trials = [_comparison(one, most, tried) for one, tried in _comparisons(runs)]
     return {
         "title": title or "Who is served how well",
         "propfair": propfair.__version__,
@@ -48,19 +50,27 @@ def incomplete(runs: Sequence[Run]) -> list[Problem]:
     return [Problem(Path(run.where), run.status.caution) for run in runs if run.status.caution]
 
 
-def _comparison(comparison: Comparison, max_values: int) -> dict[str, Any]:
+def _comparisons(runs: Sequence[Run]) -> list[tuple[Comparison, bool]]:
+    """Runs on the same clients; what a sweep only tried, to choose the settings of its winners, is apart from them."""
+    proper, trials = trials_apart(runs)
+    return [(one, False) for one in by_clients(proper)] + [(one, bool(proper)) for one in by_clients(trials)]
+
+
+def _comparison(comparison: Comparison, max_values: int, tried: bool) -> dict[str, Any]:
     clients, groups = comparison.clients, comparison.groups
     main = comparison.measures[0] if comparison.measures else None
     verdicts = judge(comparison, main) if main else "No run has been evaluated yet."
     return {
-        "title": comparison.title,
+        "title": f"{comparison.title}: what was tried for the sweep" if tried else comparison.title,
         "note": clients.note,
         "fingerprint": clients.fingerprint,
         "clients": clients.names,
         "sizes": clients.sizes,
         "labels": clients.train_labels,
         "measures": [
-            {"key": m.key, "label": m.label, "higher": m.higher_is_better, "headline": headline(comparison, m)}
+            {"key": m.key, "label": m.label, "higher": m.higher_is_better, "percent": m.metric == "accuracy"}
+            | {"headline": headline(comparison, m), "standing": standing_document(comparison, m)}
+            | {"joining": joining_document(comparison, m)}
             for m in comparison.measures
         ],
         "groups": [_group(group, comparison.measures) for group in groups],
@@ -77,7 +87,7 @@ def _group(group: Group, measures: Iterable[Measure]) -> dict[str, Any]:
         "settings": group.settings,
         "personal": any(run.personal for run in group.runs),
         "statistics": {
-            key: {name: [_number(found[name].mean), _number(found[name].std)] for name in _STATISTICS}
+            key: {name: [number(found[name].mean), number(found[name].std)] for name in _STATISTICS}
             for key, found in statistics.items()
         },
     }
@@ -125,13 +135,13 @@ def _repeat(run: Run) -> str:
 
 def _statistics(run: Run, measure: Measure) -> dict[str, float | None]:
     found = run.summary(measure).as_dict()
-    return {name: _number(found[name]) for name in _STATISTICS}
+    return {name: number(found[name]) for name in _STATISTICS}
 
 
 def _curve(values: Values, measure: Measure) -> dict[str, Any]:
     """Statistics over clients at every evaluated round."""
     found = statistics_over_rounds(values, measure)
-    return {"rounds": values.rounds.tolist(), **{name: [_number(x) for x in line] for name, line in found.items()}}
+    return {"rounds": values.rounds.tolist(), **{name: [number(x) for x in line] for name, line in found.items()}}
 
 
 def _heat(run: Run, max_values: int) -> dict[str, Series]:
@@ -173,9 +183,4 @@ def _table(series: Series) -> dict[str, Any]:
 
 
 def _matrix(values: FloatArray) -> list[list[float | None]]:
-    return [[_number(value) for value in row] for row in values.tolist()]
-
-
-def _number(value: float) -> float | None:
-    """Six digits are more than a screen shows; null is not known (or infinite)."""
-    return float(f"{value:.6g}") if np.isfinite(value) else None
+    return [numbers(row) for row in values]

@@ -14,7 +14,17 @@ from propfair.fairness.pictures import write_figure
 from propfair.fairness.statistics import gini_index
 from propfair.files import picture_format
 from propfair.report.curves import relative_weights, statistics_over_rounds
-from propfair.report.drawing import COLOURS, SHAPES, new_figure
+from propfair.report.drawing import (
+    COLOURS,
+    SHAPES,
+    all_letters,
+    client_names,
+    draw_changes,
+    name_clients,
+    new_figure,
+    plain_text,
+    short_name,
+)
 from propfair.report.verdicts import Verdicts, judge
 from propfair.runs.grouping import Comparison, Group, by_clients
 from propfair.runs.measures import Measure
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
 
 _MOST_BARS = 3  # side by side; more groups are drawn as points
 MOST_INCHES = 100  # a PNG of 20,000 by 20,000 points
+_MOST_BAR_CLIENTS = 100
+_NAMED_CLIENTS = 30  # that there is room for below them
+_MOST_DOUBLINGS = 3.0  # weights from an eighth to eight times the share have colours of their own
 _CURVES = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
@@ -50,7 +63,7 @@ class _Sheet:
 
     @property
     def unit(self) -> str:
-        return f"{self.measure.label}, %" if self.measure.higher_is_better else self.measure.label
+        return f"{self.measure.label}, %" if _is_percent(self.measure) else self.measure.label
 
 
 def draw_figure(
@@ -90,9 +103,7 @@ def draw_figure(
     comparison = comparisons[0]
     chosen = _measure(comparison, measure)
     figure = new_figure(width, height)
-    import matplotlib as mpl
-
-    with mpl.rc_context(_STYLE):
+    with all_letters(**_STYLE):
         FIGURES[kind](_Sheet(figure, comparison, chosen, _group(comparison, reference)))
         date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind_of_file)
         write_figure(figure, path, dpi=200, metadata=date)
@@ -118,17 +129,20 @@ def _group(comparison: Comparison, called: str | None) -> Group | None:
     return known.get(called) or named[0]
 
 
+def _is_percent(measure: Measure) -> bool:
+    return measure.metric == "accuracy"
+
+
 def _scaled(values: npt.ArrayLike, measure: Measure) -> FloatArray:
-    return np.asarray(values, dtype=np.float64) * (100 if measure.higher_is_better else 1)
+    return np.asarray(values, dtype=np.float64) * (100 if _is_percent(measure) else 1)
 
 
 def _colour(position: int) -> str:
     return COLOURS[position % len(COLOURS)]
 
 
-def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics."""
-    return text.replace("$", r"\$")
+def _label(group: Group) -> str:
+    return plain_text(short_name(group.label, 44))
 
 
 def _trade(sheet: _Sheet) -> None:
@@ -140,28 +154,39 @@ def _trade(sheet: _Sheet) -> None:
         many = len(group.runs) > 1
         axes.errorbar(
             x, y, xerr=dx if many else None, yerr=dy if many else None, fmt=SHAPES[position % len(SHAPES)],
-            color=_colour(position), capsize=2, elinewidth=0.9, markersize=6, label=_plain(group.label),
+            color=_colour(position), capsize=2, elinewidth=0.9, markersize=6, label=_label(group),
         )  # fmt: skip
     axes.set(xlabel=f"mean over clients: {sheet.unit}", ylabel=f"worst 10 % of clients: {sheet.unit}")
     axes.margins(0.15)
+    if not sheet.measure.higher_is_better:  # up and right are better
+        axes.invert_xaxis()
+        axes.invert_yaxis()
     _legend(sheet.figure, axes)
 
 
 def _clients(sheet: _Sheet) -> None:
     axes = sheet.figure.subplots()
     groups = sheet.evaluated
-    order = np.argsort((sheet.reference or groups[0][1]).mean_over_seeds(sheet.measure), kind="stable")
-    few = len(groups) <= _MOST_BARS
+    served = (sheet.reference or groups[0][1]).mean_over_seeds(sheet.measure)
+    order = np.argsort(served if sheet.measure.higher_is_better else -served, kind="stable")
+    few = len(groups) <= _MOST_BARS and len(order) <= _MOST_BAR_CLIENTS
     places = np.arange(len(order))
     for place, (position, group) in enumerate(groups):
         values = _scaled(group.mean_over_seeds(sheet.measure)[order], sheet.measure)
         if few:
             width = 0.8 / len(groups)
             shift = (place - (len(groups) - 1) / 2) * width
-            axes.bar(places + shift, values, width, color=_colour(position), label=_plain(group.label))
+            axes.bar(places + shift, values, width, color=_colour(position), label=_label(group))
         else:
             shape = SHAPES[position % len(SHAPES)]
-            axes.scatter(places, values, s=16, marker=shape, color=_colour(position), label=_plain(group.label))
+            axes.scatter(
+                places,
+                values,
+                s=16,
+                marker=shape,
+                color=_colour(position),
+                label=_label(group),
+            )
     _name_clients(axes, sheet.comparison, order)
     axes.set(ylabel=sheet.unit)
     axes.grid(visible=False, axis="x")
@@ -183,13 +208,12 @@ def _relative(sheet: _Sheet) -> None:
         if not np.isfinite(found.values[row, column]):
             raise DataError(found.words[row])
         changes = np.sort(100 * found.pairs.pair(row, column).relative)
-        axes.bar(np.arange(len(changes)), changes, 0.8, color=np.where(changes < 0, COLOURS[1], COLOURS[0]))
-        axes.axhline(0, color="black", linewidth=0.8)
+        draw_changes(axes, changes)
         average = 100 * found.values[row, column]
-        axes.set_title(f"{_plain(group.label)}\n{average:+.2f} %")
+        axes.set_title(f"{_label(group)}\n{average:+.2f} %")
         axes.set(xticks=[])
     sheet.figure.supxlabel("clients, sorted", fontsize=9)
-    sheet.figure.supylabel(f"relative change from {_plain(star.label)}, %", fontsize=9)
+    sheet.figure.supylabel(f"relative change from {plain_text(star.label)}, %", fontsize=9)
 
 
 def _certificate(sheet: _Sheet) -> None:
@@ -203,8 +227,8 @@ def _certificate(sheet: _Sheet) -> None:
     bars = np.nan_to_num(np.stack([at - low, high - at]).clip(0))  # no bar where no interval was computed
     axes.errorbar(at, np.arange(len(others)), xerr=bars, fmt="o", color=COLOURS[0], ecolor="0.4", capsize=3)
     axes.axvline(0, color="black", linewidth=0.9)
-    axes.set_yticks(np.arange(len(others)), [_plain(sheet.comparison.groups[k].label) for k in others])
-    left = _plain(sheet.comparison.groups[row].label)
+    axes.set_yticks(np.arange(len(others)), [_label(sheet.comparison.groups[k]) for k in others])
+    left = _label(sheet.comparison.groups[row])
     axes.set(xlabel=f"average relative change of the clients\nwhen they leave {left}, %")
     axes.margins(y=0.3 / len(others))
 
@@ -219,7 +243,7 @@ def _curves(sheet: _Sheet) -> None:
                 [statistics_over_rounds(one, sheet.measure)[name][np.isin(one.rounds, rounds)] for one in series]
             )
             mean, std = _scaled(lines.mean(axis=0), sheet.measure), _scaled(lines.std(axis=0), sheet.measure)
-            axes.plot(rounds, mean, color=_colour(position), linewidth=1.4, label=_plain(group.label))
+            axes.plot(rounds, mean, color=_colour(position), linewidth=1.4, label=_label(group))
             axes.fill_between(rounds, mean - std, mean + std, color=_colour(position), alpha=0.15, linewidth=0)
         axes.set(xlabel="round", title=title)
         axes.locator_params(axis="x", integer=True)
@@ -236,7 +260,7 @@ def _lorenz(sheet: _Sheet) -> None:
         values = np.sort(group.mean_over_seeds(sheet.measure))
         values = values[~np.isnan(values)]
         share = 100 * np.concatenate([[0.0], values.cumsum() / values.sum()])
-        label = f"{_plain(group.label)} (Gini {gini_index(values):.3f})"
+        label = f"{_label(group)} (Gini {gini_index(values):.3f})"
         axes.plot(np.linspace(0, 100, len(share)), share, color=_colour(position), linewidth=1.4, label=label)
     axes.set(xlim=(0, 100), xlabel="clients, worst-off first, %")
     axes.set(ylim=(0, 100), ylabel=f"share of all {sheet.measure.label}, %")
@@ -249,18 +273,25 @@ def _weights(sheet: _Sheet) -> None:
     if series is None:
         raise DataError(f"{run.where}: the records have no weights")
     axes = sheet.figure.subplots()
-    powers = np.log2(np.where(series.values > 0, series.values, np.nan)).T
-    reach = max(0.5, float(np.nanmax(np.abs(powers))))
-    image = axes.pcolormesh(
-        series.rounds, np.arange(len(powers)), powers, cmap="PuOr_r", vmin=-reach, vmax=reach, rasterized=True
-    )
+    values = series.values.T  # NaN: the client did not take part, and its place stays empty
+    powers = np.log2(values, out=np.full_like(values, np.nan), where=values > 0)
+    known = np.abs(powers[np.isfinite(powers)])
+    common = float(np.quantile(known, 0.9)) if known.size else 0.0
+    reach = min(_MOST_DOUBLINGS, max(0.5, common))  # a single client must not take the colours from the others
+    places = (series.rounds, np.arange(len(powers)))
+    image = axes.pcolormesh(*places, powers, cmap="PuOr_r", vmin=-reach, vmax=reach, rasterized=True)
+    nothing = np.where(values == 0, 1.0, np.nan)
+    if (values == 0).any():
+        axes.pcolormesh(*places, nothing, cmap="gray", vmin=0.8, vmax=3, rasterized=True)
     axes.invert_yaxis()
     axes.locator_params(integer=True)
     axes.grid(visible=False)
-    axes.set(xlabel="round", ylabel="client", title=_plain(run.name))
-    bar = sheet.figure.colorbar(image, ax=axes)
+    zero = ", black: 0" if (values == 0).any() else ""
+    axes.set(xlabel="round", ylabel="client", title=plain_text(short_name(run.name, 60)))
+    beyond = "both" if known.size and float(known.max()) > 1.01 * reach else "neither"
+    bar = sheet.figure.colorbar(image, ax=axes, extend=beyond)
     bar.set_ticks([-reach, 0, reach], labels=[f"{2**-reach:.2g} ×", "1 ×", f"{2**reach:.2g} ×"])
-    bar.set_label("weight relative to data share")
+    bar.set_label(f"weight relative to data share{zero}")
 
 
 FIGURES: dict[str, Callable[[_Sheet], None]] = {
@@ -282,9 +313,10 @@ def _judged(sheet: _Sheet) -> Verdicts:
 
 
 def _name_clients(axes: "Axes", comparison: Comparison, order: npt.NDArray[np.intp]) -> None:
-    axes.set(xlabel="client" if len(order) <= 30 else f"{len(order)} clients", xticks=[])
-    if len(order) <= 30:
-        axes.set_xticks(np.arange(len(order)), [_plain(comparison.clients.names[k]) for k in order], fontsize=7)
+    few = len(order) <= _NAMED_CLIENTS
+    names = client_names(comparison.clients.names) if few else comparison.clients.names
+    name_clients(axes, [names[k] for k in order], _NAMED_CLIENTS)
+    axes.set(xlabel="client" if few else f"{len(order)} clients")
 
 
 def _legend(figure: "Figure", axes: "Axes") -> None:

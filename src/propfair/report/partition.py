@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from propfair.federation.federation import SPLITS, Federation
-from propfair.report.drawing import new_figure, save_figure
+from propfair.report.drawing import all_letters, client_names, new_figure, save_figure
 
 MAX_DRAWN = 500  # clients; of more, so many are drawn, evenly over the order of size
 MAX_NAMED = 40
@@ -74,6 +74,7 @@ def describe_partition(federation: Federation) -> PartitionTable:
     return PartitionTable(federation.names, sizes, classes, federation.note)
 
 
+@all_letters()
 def draw_partition(federation: Federation, path: Path, title: str = "") -> None:
     """Write a picture (PNG, PDF or SVG, by the ending): clients x classes, and how much each client has."""
     table = describe_partition(federation)
@@ -107,7 +108,7 @@ def draw_partition(federation: Federation, path: Path, title: str = "") -> None:
     size_axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=9)
     size_axes.spines[["top", "right"]].set_visible(False)
     if len(shown) <= MAX_NAMED:
-        names = [name if len(name) <= 28 else f"...{name[-25:]}" for name in table.names]
+        names = client_names(table.names)
         first_axes.set_yticks(range(len(shown)), [names[client] for client in shown], fontsize=8)
     elif number > MAX_DRAWN:
         first_axes.set_yticks([])

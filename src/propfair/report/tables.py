@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from propfair.files import write_text
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
+    "↓": r"$\downarrow$", "\n": " ",
 }  # fmt: skip
 
 
@@ -35,16 +37,16 @@ class TextTable:
     def to_markdown(self) -> str:
         """A table of GitHub's Markdown."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        body = "".join("| " + " | ".join(_markdown(cell) for cell in line) + " |\n" for line in lines)
+        body = "".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |\n" for line in lines)
         return f"### {self.title}\n\n{body}" + "".join(f"\n{note}\n" for note in self.notes)
 
     def to_latex(self) -> str:
         """A `tabular` with rules of the booktabs package, inside a `table`."""
-        lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows)]
+        lines = [" & ".join(latex_text(cell) for cell in line) + r" \\" for line in (self.columns, *self.rows)]
         caption = " ".join((f"{self.title}.", *self.notes))
         return "\n".join(
             [
-                r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}",
+                r"\begin{table}", r"\centering", rf"\caption{{{latex_text(caption)}}}",
                 rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule", lines[0], r"\midrule",
                 *lines[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
             ]
@@ -76,9 +78,20 @@ def percent_cell(number: MeanStd, digits: int = 1) -> str:
     return mean if number.num_seeds < 2 else f"{mean} ± {100 * number.std:.{digits}f}"
 
 
-def _markdown(cell: str) -> str:
-    return cell.replace("|", "\\|")
+def markdown_text(cell: str) -> str:
+    r"""Text that Markdown shows as it is.
+
+    >>> print(markdown_text("<b>a|b</b> *c*"))
+    &lt;b>a\|b&lt;/b> \*c\*
+    """
+    escaped = re.sub(r"([\\|*`\[\]])|(?<!\w)_|_(?!\w)", r"\\\g<0>", cell)
+    return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").split())
 
 
-def _latex(cell: str) -> str:
+def latex_text(cell: str) -> str:
+    r"""Text that LaTeX shows as it is.
+
+    >>> print(latex_text("50 % of a_b"))
+    50 \% of a\_b
+    """
     return "".join(_LATEX.get(character, character) for character in cell)

@@ -1,62 +1,81 @@
 """What a comparison shows, said in sentences. How we talk about fairness: docs/fairness-language.md."""
 
-from collections.abc import Mapping
+import math
 from decimal import ROUND_HALF_UP, Decimal
 
-from propfair.fairness.statistics import MeanStd
+from propfair.fairness.differences import Differences
 from propfair.runs.grouping import Comparison
 from propfair.runs.measures import Measure
+from propfair.runs.standing import differences
 
 
 def headline(comparison: Comparison, measure: Measure) -> list[str]:
-    """Who serves the worst-off best, and what that costs the average client. Empty while there is nothing to say."""
-    groups = {group.label: group.statistics(measure) for group in comparison.groups if group.has(measure)}
+    """Who serves the worst-off best, and what that costs the average client. Empty while there is nothing to say.
+
+    What may be chance is called so: differences are those of `propfair.runs.standing.differences`.
+    """
+    groups = [group for group in comparison.groups if group.has(measure)]
     if not groups:
         return []
     if len(groups) == 1:
-        return [_one(*groups.popitem(), measure)]
-    worst = {label: numbers["worst10"] for label, numbers in groups.items()}
-    mean = {label: numbers["mean"] for label, numbers in groups.items()}
-    fairest, strongest = _best(worst, measure), _best(mean, measure)
+        numbers = groups[0].statistics(measure)
+        return [
+            f"{groups[0].label} serves the average client with {_shown(numbers['mean'].mean, measure)} {measure.metric}"
+            f" and the worst 10 % of clients with {_shown(numbers['worst10'].mean, measure)}. A second run on the same "
+            "clients would show what is possible."
+        ]
+    if not all(math.isfinite(group.statistics(measure)[name].mean) for group in groups for name in ("worst10", "mean")):
+        return [f"Some runs have a {measure.label} beyond all numbers, and can't be compared."]
+    worst, mean = (differences(groups, statistic, measure) for statistic in ("worst10", "mean"))
+    fairest, strongest = worst.leader, mean.leader
     both = fairest == strongest
-    rival = _best({label: value for label, value in worst.items() if label != fairest}, measure) if both else strongest
+    rival = _next(worst) if both else strongest
     first = (
-        f"{fairest} serves the worst 10 % of clients best: {_said(worst[fairest], measure)} {measure.metric}, against "
-        f"{_said(worst[rival], measure)} under {rival}, {'the next best' if both else 'which has the best mean'}"
-        f"{_doubt(worst[fairest], worst[rival])}."
+        f"{fairest} serves the worst 10 % of clients best: {_value(worst, fairest, measure)} {measure.metric}, against "
+        f"{_value(worst, rival, measure)} under {rival}, {'the next best' if both else 'which has the best mean'}"
+        f"{_doubt(worst, fairest, rival, measure)}."
     )
     if both:
-        return [
-            first,
-            f"It costs the average client nothing: its mean, {_said(mean[fairest], measure)}, is the best too.",
-        ]
+        doubt = _doubt(mean, fairest, _next(mean), measure)
+        best = f"its mean, {_value(mean, fairest, measure)}, is the best too{doubt}."
+        return [first, f"It costs the average client nothing: {best}"]
     return [
         first,
-        f"What it costs: {_gap(mean[strongest], mean[fairest], measure)} of the mean, {_said(mean[fairest], measure)} "
-        f"instead of {_said(mean[strongest], measure)}{_doubt(mean[fairest], mean[strongest])}.",
+        f"What it costs: {_gap(mean, strongest, fairest, measure)} of the mean, {_value(mean, fairest, measure)} "
+        f"instead of {_value(mean, strongest, measure)}{_doubt(mean, strongest, fairest, measure)}.",
     ]
 
 
-def _best(values: Mapping[str, MeanStd], measure: Measure) -> str:
-    sign = 1 if measure.higher_is_better else -1
-    return max(values, key=lambda label: sign * values[label].mean)
+def _next(found: Differences) -> str:
+    """The best but for the leader."""
+    sign = 1 if found.more_is_better else -1
+    others = {name: sign * value for name, value in zip(found.names, found.values, strict=True) if name != found.leader}
+    return max(others, key=lambda name: others[name])
 
 
-def _one(label: str, numbers: Mapping[str, MeanStd], measure: Measure) -> str:
-    return (
-        f"{label} serves the average client with {_said(numbers['mean'], measure)} {measure.metric} and the worst 10 % "
-        f"of clients with {_said(numbers['worst10'], measure)}. A second run on the same clients would show what is "
-        "possible."
-    )
+def _value(found: Differences, label: str, measure: Measure) -> str:
+    return _shown(float(found.values[found.names.index(label)]), measure)
 
 
-def _said(value: MeanStd, measure: Measure) -> str:
-    return f"{fixed(100 * value.mean, 1)} %" if measure.higher_is_better else fixed(value.mean, 3)
+def _gap(found: Differences, first: str, second: str, measure: Measure) -> str:
+    a, b = (float(found.values[found.names.index(label)]) for label in (first, second))
+    return f"{fixed(100 * abs(a - b), 1)} points" if measure.metric == "accuracy" else fixed(abs(a - b), 3)
 
 
-def _gap(a: MeanStd, b: MeanStd, measure: Measure) -> str:
-    gap = abs(a.mean - b.mean)
-    return f"{fixed(100 * gap, 1)} points" if measure.higher_is_better else fixed(gap, 3)
+def _shown(value: float, measure: Measure) -> str:
+    return f"{fixed(100 * value, 1)} %" if measure.metric == "accuracy" else fixed(value, 3)
+
+
+def _doubt(found: Differences, first: str, second: str, measure: Measure) -> str:
+    """Whether a difference may be chance, with its interval."""
+    a, b = found.names.index(first), found.names.index(second)
+    if not found.over[a][b]:
+        return " (which may be chance: one seed, or too few test examples)"
+    scale, digits = (100, 1) if measure.metric == "accuracy" else (1, 3)
+    low, high = (fixed(scale * float(limit[a, b]), digits) for limit in (found.low, found.high))
+    over = "test examples, other seeds left out" if found.over[a][b] == "examples" else f"{found.num_seeds[a, b]} seeds"
+    beyond = "beyond chance" if found.ahead[a, b] else "which may be chance"
+    return f" ({beyond}: the difference is {low} to {high}, 95 % over {over})"
 
 
 def fixed(value: float, digits: int) -> str:
@@ -68,10 +87,3 @@ def fixed(value: float, digits: int) -> str:
     if not abs(value) < 1e21:  # there JavaScript changes to powers of ten, too
         return f"{value:g}"
     return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
-
-
-def _doubt(a: MeanStd, b: MeanStd) -> str:
-    """A difference below the spread over seeds is no finding."""
-    if a.num_seeds < 2 or b.num_seeds < 2:
-        return " (one seed: no spread is known)"
-    return " (less than the spread over seeds)" if abs(a.mean - b.mean) < max(a.std, b.std) else ""

@@ -6,6 +6,7 @@ from propfair.runs.certificate import Certified, Pair, Utility, certify
 from propfair.runs.compare import Compared, Contest
 from propfair.runs.config import RunConfig, load_config, make_config
 from propfair.runs.contestant import Contestant
+from propfair.runs.disagreement import disagreement_points
 from propfair.runs.finetune import FineTuned, finetune
 from propfair.runs.grouping import Comparison, Group, by_clients, group_runs
 from propfair.runs.keeping import keep_runs
@@ -18,6 +19,7 @@ from propfair.runs.reading import Problem, read_run, read_runs
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Status
 from propfair.runs.schedule import Schedule
+from propfair.runs.standing import differences, gains
 
 __all__ = [
     "Callback",
@@ -50,9 +52,12 @@ __all__ = [
     "algorithm",
     "by_clients",
     "certify",
+    "differences",
+    "disagreement_points",
     "ensure_run",
     "evaluate",
     "finetune",
+    "gains",
     "group_runs",
     "keep_runs",
     "load",

@@ -20,12 +20,14 @@ from propfair.fairness.arrays import FloatArray
 from propfair.fairness.certificate import Certificate, certificate
 from propfair.fairness.evidence import certificate_evidence
 from propfair.fairness.intervals import Evidence, Interval, Over
+from propfair.fairness.joining import Joining
 from propfair.fairness.verdict import TOLERANCE, Verdict, decide
 from propfair.federation.federation import Federation, Split
 from propfair.runs.again import hits
-from propfair.runs.grouping import Group, check_same_clients, group_runs, setting_of
+from propfair.runs.grouping import Group, check_same_clients, group_runs, matched_runs, setting_of
 from propfair.runs.measures import Measure
 from propfair.runs.run import Run
+from propfair.runs.standing import alone_among, gains, is_alone
 
 Weights = Literal["samples", "uniform"]
 
@@ -197,7 +199,7 @@ class Pairs:
 
     def share_seeds(self, reference: int, other: int) -> bool:
         """The two groups can be compared."""
-        return bool(_matched(self.groups[reference], self.groups[other]))
+        return bool(matched_runs(self.groups[reference], self.groups[other]))
 
     def nothing_for(self, reference: int) -> str | None:
         """The name of a client that gets nothing from some run of a group: relative changes from it are undefined."""
@@ -227,7 +229,7 @@ class Pairs:
         return {}
 
     def _pair(self, reference: Group, other: Group) -> Pair:
-        runs = _matched(reference, other)
+        runs = matched_runs(reference, other)
         if not runs:
             raise ConfigError(
                 f"{reference.label} and {other.label} have no seed in common: {sorted(reference.by_seed)} and "
@@ -250,6 +252,8 @@ class Certified:
         verdict: on the reference, with the intervals of the sums.
         clients: the names of the clients that took part.
         num_excluded: clients without examples in the split.
+        joining: what the clients of the reference have over their local-only models; None if those are not among the
+            others.
     """
 
     reference: Group
@@ -259,6 +263,7 @@ class Certified:
     verdict: Verdict
     clients: tuple[str, ...]
     num_excluded: int
+    joining: Joining | None = None
 
     @property
     def intervals(self) -> tuple[Interval | None, ...]:
@@ -276,6 +281,7 @@ class Certified:
             "verdict": self.verdict.words,
             "decision": self.verdict.as_dict(),
             "num_excluded": self.num_excluded,
+            "joining": None if self.joining is None else self.joining.as_dict(),
             "clients": list(self.clients),
             "shares": found.shares.tolist(),
             "against": [
@@ -340,6 +346,8 @@ def certify(
             "this one, or use the utility M - loss with --M above the largest loss."
         )
     rest = range(1, len(groups))
+    alone = alone_among(groups[1:])
+    joined = alone is not None and not is_alone(groups[0].runs[0]) and matched_runs(groups[0], alone)
     return Certified(
         reference=groups[0],
         others=tuple(groups[1:]),
@@ -348,13 +356,5 @@ def certify(
         verdict=pairs.verdict(0, rest),
         clients=pairs.clients,
         num_excluded=pairs.num_excluded,
+        joining=gains(groups[0], alone, utility.measure, level=level, over=over) if alone and joined else None,
     )
-
-
-def _matched(reference: Group, other: Group) -> list[tuple[Run, Run]]:
-    """The runs of both for each seed that both have; with one run each, these two; else none."""
-    own, theirs = reference.by_seed, other.by_seed
-    found = [(own[seed], theirs[seed]) for seed in own if seed in theirs]
-    if not found and len(own) == len(theirs) == 1:
-        found = [(reference.runs[0], other.runs[0])]
-    return found

@@ -10,13 +10,15 @@ from typing import Any
 
 from propfair.errors import ConfigError
 from propfair.runs.building import build_federation
-from propfair.runs.config import RunConfig, make_config
+from propfair.runs.config import Part, RunConfig, make_config
 from propfair.runs.contestant import Contestant
+from propfair.runs.disagreement import disagreement_points
 from propfair.runs.grouping import Group
 from propfair.runs.launch import ensure_run, run
 from propfair.runs.names import RUNS, short_hash, slug
 from propfair.runs.progress import AfterRound
 from propfair.runs.run import Run
+from propfair.runs.standing import ALONE, is_alone
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 
@@ -71,7 +73,9 @@ class Contest:
             raise ConfigError(
                 "compare needs at least two different algorithms, such as: propfair compare fedavg propfair"
             )
-        configs = tuple(make_config(content, {**(overrides or {}), **one.settings}) for one in contestants)
+        configs = tuple(make_config(content, {**(overrides or {}), **_until_known(one)}) for one in contestants)
+        if any(_bargains(one) for one in contestants):
+            _check_bargain(contestants, configs[0], tuning)
         if any(config.data != configs[0].data for config in configs):
             raise ConfigError("contestants must share the data section: clients are compared one by one")
         rates = [config.local.lr for config in configs]
@@ -94,8 +98,9 @@ class Contest:
         Runs that are in the folder are read, or gone on with if they were cut off; with `force` they are run again.
         """
         federation = build_federation(self.configs[0])
-        compared = []
-        for contestant, config in zip(self.contestants, self.configs, strict=True):
+
+        def train_one(position: int, changed: Mapping[str, Any]) -> Compared:
+            contestant, config = self.contestants[position], self.configs[position].changed(**changed)
             runs = []
             for seed in seeds:
                 one = config.changed(seed=seed)
@@ -113,8 +118,40 @@ class Contest:
                         runs.append(
                             ensure_run(one, folder, name=title, federation=lambda: federation, after_round=after_round)
                         )
-            compared.append(Compared(contestant, tuple(runs)))
-        return compared
+            return Compared(contestant, tuple(runs))
+
+        later = [position for position, one in enumerate(self.contestants) if _bargains(one)]
+        done = {p: train_one(p, {}) for p in range(len(self.contestants)) if p not in later}
+        if later:
+            alone = next(one.runs[0] for one in done.values() if is_alone(one.runs[0]))
+            points = disagreement_points(alone)
+            for p in later:
+                section = self.configs[p].algorithm
+                done[p] = train_one(p, {"algorithm": Part(**{**section.model_dump(), "M": points})})
+        return [done[p] for p in range(len(self.contestants))]
+
+
+def _bargains(contestant: Contestant) -> bool:
+    """Its M are the losses of the local-only models of the first seed."""
+    return bool(contestant.settings.get("algorithm.M") == ALONE)
+
+
+def _until_known(contestant: Contestant) -> Mapping[str, Any]:
+    """The settings, without an M that is known only once the local-only models are trained."""
+    left_out = ("algorithm.M",) if _bargains(contestant) else ()
+    return {key: value for key, value in contestant.settings.items() if key not in left_out}
+
+
+def _check_bargain(contestants: Sequence[Contestant], config: RunConfig, tuning: str) -> None:
+    """What M=local-only needs, before anything is trained."""
+    if tuning:
+        raise ConfigError(f"M={ALONE} can't be tuned: leave --tune out, or give numbers for M")
+    if not any(one.settings["algorithm"] == ALONE for one in contestants):
+        raise ConfigError(f"M={ALONE} takes disagreement points from the local-only models: add --with-local")
+    if config.data.saved is None and not config.parts.splitter.validation:
+        raise ConfigError(
+            f"M={ALONE} takes losses on validation data, and there are none: add data.split.validation=0.1"
+        )
 
 
 def _usual_folder(shared: RunConfig, tuning: str) -> Path:

@@ -20,6 +20,7 @@ from propfair.federation.partition import PARTITIONERS, Partitioner
 from propfair.federation.split import Splitter
 from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.registry import fields_of, make_dataclass
+from propfair.runs.disagreement import with_disagreement
 from propfair.runs.loggers import LOGGERS, Logger
 from propfair.runs.schedule import Schedule
 from propfair.runs.toml import read_toml, write_toml
@@ -203,6 +204,7 @@ def make_config(
         _name_only(merged["data"], "partition")
     if origin is not None:
         check_trust(merged, origin, said=settings, trust=trust)
+    merged["algorithm"] = with_disagreement(merged.get("algorithm", {}))
     _check_keys(merged)
     try:
         return RunConfig.model_validate(merged)

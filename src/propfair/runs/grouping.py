@@ -161,6 +161,15 @@ def check_same_clients(runs: Sequence[Run]) -> None:
             )
 
 
+def matched_runs(reference: Group, other: Group) -> list[tuple[Run, Run]]:
+    """The runs of both for each seed that both have; with one run each, these two; else none."""
+    own, theirs = reference.by_seed, other.by_seed
+    found = [(own[seed], theirs[seed]) for seed in own if seed in theirs]
+    if not found and len(own) == len(theirs) == 1:
+        found = [(reference.runs[0], other.runs[0])]
+    return found
+
+
 def _kept(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The nested settings without what decides no result, and without what is not set."""
     return {

@@ -86,6 +86,17 @@ def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
     return runs, problems
 
 
+def trials_apart(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
+    """Runs proper, and the trials of sweeps: what lies in trials/ beside the final/ that has a sweep's winners."""
+    proper: list[Run] = []
+    trials: list[Run] = []
+    for run in runs:
+        home = None if run.folder is None else run.folder.parent
+        is_trial = home is not None and home.name == "trials" and (home.parent / "final").is_dir()
+        (trials if is_trial else proper).append(run)
+    return proper, trials
+
+
 def find_runs(places: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
     """The run folders at or below each place, in order of their names, and what is wrong with the others."""
     found: dict[Path, None] = {}

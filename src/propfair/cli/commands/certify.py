@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Format, OutputFormat, Trust
+from propfair.cli.options import DataDir, DrawnOver, Format, OutputFormat, Trust
 
 
 class Split(enum.StrEnum):
@@ -23,14 +23,6 @@ class Weights(enum.StrEnum):
 
     samples = "samples"
     uniform = "uniform"
-
-
-class Over(enum.StrEnum):
-    """What intervals are drawn over."""
-
-    seeds = "seeds"
-    examples = "examples"
-    both = "both"
 
 
 @app.command()
@@ -52,10 +44,7 @@ def certify(
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="An average change up to this counts as none; 0.01: 1 %.")
     ] = 0.01,
-    over: Annotated[
-        Over | None,
-        typer.Option("--over", help="What intervals are drawn over; else seeds, or examples.", show_default=False),
-    ] = None,
+    over: DrawnOver = None,
     paired: Annotated[
         bool, typer.Option("--paired", help="Run the models on the test data again, for narrower intervals.")
     ] = False,

@@ -45,6 +45,12 @@ def compare(
         str, typer.Option("--criterion", help="What --tune chooses by: mean, worst10, nash, or a mix.")
     ] = "mean=0.5,worst10=0.5",
     workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes of --tune.", min=0)] = 2,
+    with_local: Annotated[
+        bool,
+        typer.Option(
+            "--with-local", help="Also train a model for each client alone, on the same splits: who gains by joining?"
+        ),
+    ] = False,
     out: Out = None,
     force: Force = False,
     device: Device = None,
@@ -59,12 +65,14 @@ def compare(
     """
     from propfair.cli.display import drawn, shown
     from propfair.cli.report_text import advice, print_comparison, write_page
+    from propfair.cli.standing_text import Standing
     from propfair.cli.sweep_text import live_table
     from propfair.report.picture import draw_groups
     from propfair.report.sweep import edge_notes, settings_text
     from propfair.runs.cautions import cautions
     from propfair.runs.compare import Compared, Contest
     from propfair.runs.contestant import Contestant
+    from propfair.runs.standing import ALONE
     from propfair.runs.toml import read_toml
     from propfair.runs.trust import check_trust
 
@@ -75,7 +83,10 @@ def compare(
         check_trust(content, config, said=overrides, trust=trust)
     listed = content.pop("contestants", [])
     named = [item for item in items or [] if not _is_setting(item)]
-    contestants = Contestant.parse_all(named or listed or ["fedavg", "fedavg:weighting=uniform", "propfair"])
+    wanted = named or listed or ["fedavg", "fedavg:weighting=uniform", "propfair"]
+    if with_local and not any(text.partition(":")[0] == ALONE for text in wanted):
+        wanted = [*wanted, ALONE]
+    contestants = Contestant.parse_all(wanted)
     numbers = seed_list(seeds)
     quiet = quiet or output == Format.json
     contest = Contest.of(
@@ -107,9 +118,12 @@ def compare(
     except KeyboardInterrupt:
         typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
         raise
-    picture = drawn(folder / "comparison.png", lambda path: draw_groups([one.group for one in compared], path))
+    groups = [one.group for one in compared]
+    standing = Standing.of(groups)
+    picture = drawn(folder / "comparison.png", lambda path: draw_groups(groups, path, standing.measure))
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
-    print_comparison(compared, picture, page, output)
+    standing.write(folder)
+    print_comparison(compared, standing, picture, page, output)
     if output == Format.table:
         for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune)]:
             typer.echo(line)

@@ -1,7 +1,7 @@
 // What the reader chose, and what follows from it.
 "use strict";
 
-const LINKS = [["summary", "Summary"], ["trade", "Trade-off"], ["pair", "Clients"], ["certificate", "Certificate"], ["curves", "Rounds"],
+const LINKS = [["summary", "Summary"], ["ahead", "Differences"], ["trade", "Trade-off"], ["pair", "Clients"], ["certificate", "Certificate"], ["curves", "Rounds"],
   ["weights", "Weights"], ["equality", "Equality"], ["partition", "Partition"], ["settings", "Settings"], ["repeat", "Repeat"]];
 
 const MANY = 20; // rows; more of them scroll within their box
@@ -148,16 +148,40 @@ function showRuns() {
   $("repeat-list").classList.toggle("tall", listed.length > MANY);
   $("settings-table").replaceChildren(...settingsTable(trial, listed));
   $("repeat-list").replaceChildren(...repeatList(trial, listed));
+  $("trade-said").textContent = `Up is fairer to the worst-off, right is better on average${measure && !measure.higher ? "; less is better, so the axes run down" : ""}. Bars show one standard deviation over seeds.`;
   if (measure) {
     later("trade-figure", () => tradeFigure(trial, measure, visible(), $("trade-y").value));
     later("equality-figure", () => equalityFigure(trial, measure, visible()));
   } else {
     for (const id of ["trade-figure", "pair-figure", "relative-figure", "curves-figure", "equality-figure"]) later(id, () => ({ empty: "No run has been evaluated yet." }));
   }
+  showAhead();
   showPair();
   showCertificate();
+  showJoining();
   showCurves();
   showHeat();
+}
+
+function showAhead() {
+  const { measure } = state;
+  const found = measure?.standing ?? "No run has been evaluated yet.";
+  const none = typeof found === "string";
+  $("ahead-statistic").closest("label").hidden = none;
+  if (!none) fill($("ahead-statistic"), Object.keys(found).map((name) => [name, NAMES[name]]), $("ahead-statistic").value || undefined);
+  $("ahead-said").textContent = none ? found : tied(aheadSentence(found[$("ahead-statistic").value], measure));
+  $("ahead-table").replaceChildren(...(none ? [] : aheadTable(state.trial, measure, found, $("ahead-statistic").value)));
+}
+
+function showJoining() {
+  const { trial, measure } = state;
+  const found = measure?.joining;
+  $("joining").hidden = !found?.groups.length;
+  if ($("joining").hidden) return;
+  fill($("joining-run"), found.groups.map(({ group }, at) => [String(at), trial.groups[group].label]), $("joining-run").value || undefined);
+  const one = found.groups[Number($("joining-run").value)];
+  $("joining-said").textContent = tied(`Against ${trial.groups[found.alone].label}: ${one.words}. Bars are the limits for all clients at once.`);
+  later("joining-figure", () => joiningFigure(trial, measure, found, one));
 }
 
 function showSummary() {
@@ -166,7 +190,7 @@ function showSummary() {
     return;
   }
   $("summary-table").replaceChildren(...summaryTable(state));
-  $("summary-note").textContent = `${state.measure.higher ? "Percent; Jain and Gini are indices. " : ""}${state.manySeeds ? "± is one population standard deviation over seeds. " : ""}Marked: the best of the runs shown. Ticks choose what the charts show.`;
+  $("summary-note").textContent = `${state.measure.percent ? "Percent; Jain and Gini are indices. " : ""}${state.manySeeds ? "± is one population standard deviation over seeds. " : ""}Marked: not distinguishable from the best (Holm, 5 %). Ticks choose what the charts show.`;
 }
 
 function showPair() {
@@ -212,7 +236,7 @@ function showCurves() {
 
 const TRANSFORMED = "Where the loss is transformed on the client, as in PropFair, the slope of the transform counts as well: weight times slope is what a client's data counted for.";
 const WEIGHTS_SAID = {
-  relative_weight: `How much more (orange) or less (blue) a client counted in a round than its share of the data. ${TRANSFORMED} Empty: the client did not take part.`,
+  relative_weight: `How much more (orange) or less (blue) a client counted in a round than its share of the data. ${TRANSFORMED} Black or white: 0, it was not listened to. Empty: the client did not take part.`,
   weight: "What the server gave each client's update, round by round. Empty: the client did not take part.",
 };
 
@@ -233,7 +257,7 @@ function connect() {
   fill($("partition-unit"), [["share", "share of the client's examples, %"], ["count", "number of examples"]]);
   const on = (id, action) => $(id).addEventListener("change", action);
   on("trial", () => {
-    for (const id of ["pair-a", "pair-b", "reference", "heat-run", "measure"]) $(id).replaceChildren();
+    for (const id of ["pair-a", "pair-b", "reference", "heat-run", "measure", "joining-run"]) $(id).replaceChildren();
     state.hidden.clear();
     openTrial(state.document.trials[Number($("trial").value)]);
   });
@@ -241,6 +265,8 @@ function connect() {
   on("trade-y", () => showRuns());
   for (const id of ["pair-a", "pair-b", "pair-order"]) on(id, showPair);
   on("reference", showCertificate);
+  on("ahead-statistic", showAhead);
+  on("joining-run", showJoining);
   for (const id of ["curve", "client"]) on(id, showCurves);
   on("heat-run", () => { fillHeat(); showHeat(); });
   for (const id of ["heat-metric", "heat-order"]) on(id, showHeat);

@@ -35,9 +35,9 @@ function fill(select, options, wanted) {
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 // Percent for accuracies, plain numbers for losses; a dash for what is not known.
-function measured(value, higher, digits) {
+function measured(value, percent, digits) {
   if (!known(value)) return "–";
-  return higher ? (100 * value).toFixed(digits ?? 1) : value.toPrecision(digits ? digits + 2 : 4);
+  return percent ? (100 * value).toFixed(digits ?? 1) : value.toPrecision(digits ? digits + 2 : 4);
 }
 
 const signed = (value, digits = 2) => (known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)} %` : "–");
@@ -47,9 +47,19 @@ const tied = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 const plural = (count, one, many) => `${count} ${count === 1 ? one : many ?? `${one}s`}`;
 const shortened = (text, length = 36) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
+// Names that begin alike differ at their ends, so both are kept.
+const shortName = (name, length = 14) => (name.length > length ? `${name.slice(0, Math.ceil(length / 2))}…${name.slice(1 - Math.floor(length / 2))}` : name);
+
 // The plotting library reads some HTML in its texts: user text must be escaped for it, and only for it.
 const forChart = (text, length) =>
   shortened(String(text), length).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+// Names for an axis, as short as they can be without two of them looking alike.
+function clientTicks(names) {
+  const short = (length) => names.map((name) => shortName(name, length));
+  const told = [14, 26, 60].map(short).find((some) => new Set(some).size === new Set(names).size) ?? names;
+  return told.map((name) => forChart(name, 80));
+}
 
 function unpacked(base64) {
   const text = atob(base64);

@@ -14,8 +14,8 @@ const HEAT_NAMES = {
   relative_weight: "weight relative to data share", weight: "weight of the client's update",
   slope: "slope of the transformed loss", received_loss: "loss of the model received", past_threshold: "batches past the threshold",
 };
-const scaled = (measure) => (value) => (known(value) ? (measure.higher ? 100 * value : value) : null);
-const unit = (measure) => (measure.higher ? `${measure.label}, %` : measure.label);
+const scaled = (measure) => (value) => (known(value) ? (measure.percent ? 100 * value : value) : null);
+const unit = (measure) => (measure.percent ? `${measure.label}, %` : measure.label);
 const MOST_DOUBLINGS = 3; // relative weights from an eighth to eight times have colours of their own
 const COLOUR_BAR = { thickness: 12, outlinewidth: 0, tickfont: { size: 11 } };
 const TRADE_PLOT = 392; // pixels between the axes of the scatter, from top to bottom
@@ -38,19 +38,21 @@ function tradeFigure(trial, measure, visible, worst) {
     error_y: { type: "data", array: some.map(({ found }) => scale(found[worst][1])), thickness: 1.2, width: 4, color: bars },
     hovertemplate: `%{text}<br>mean %{x:.4g}<br>${NAMES[worst]} %{y:.4g}<extra></extra>`,
   });
-  const [left, right] = padded(points.map(({ found }) => found.mean), scale);
-  const [bottom, top] = padded(points.map(({ found }) => found[worst]), scale);
+  // Up and right are better: where less is better, both axes run the other way.
+  const better = (range) => (measure.higher ? range : range.toReversed());
+  const [left, right] = better(padded(points.map(({ found }) => found.mean), scale));
+  const [bottom, top] = better(padded(points.map(({ found }) => found[worst]), scale));
   const width = $("trade-figure").clientWidth - 80;
   const [across, down] = [width / (right - left), TRADE_PLOT / (top - bottom)]; // pixels of a unit
   const places = labelPlaces(points.map(({ position, label, found }) => ({
     position, length: shortened(label, 28).length,
     x: (scale(found.mean[0]) - left) * across, y: (top - scale(found[worst][0])) * down,
-    dx: scale(found.mean[1] ?? 0) * across, dy: scale(found[worst][1] ?? 0) * down,
+    dx: Math.abs(scale(found.mean[1] ?? 0) * across), dy: Math.abs(scale(found[worst][1] ?? 0) * down),
   })), width);
   const best = points.reduce((a, b) => ((b.found[worst][0] > a.found[worst][0]) === measure.higher ? b : a));
   return {
     description: `Scatter of ${plural(points.length, "run")}: mean over clients against ${NAMES[worst]}. ` +
-      `Best ${NAMES[worst]}: ${best.label}, ${measured(best.found[worst][0], measure.higher)}.`,
+      `Best ${NAMES[worst]}: ${best.label}, ${measured(best.found[worst][0], measure.percent)}.`,
     traces: few ? points.map((point) => trace([point], colour(point.position))) : [trace(points, variable("--soft"))],
     layout: {
       height: TRADE_PLOT + 68, hovermode: "closest",
@@ -91,19 +93,22 @@ function padded(pairs, scale) {
   return [low - room, high + room];
 }
 
-function pairOrder(trial, a, b, how) {
-  if (how === "b") return orderBy(b);
+// Positions, the worst-off first.
+const worstFirst = (values, measure) => orderBy(measure.higher ? values : values.map((value) => (known(value) ? -value : null)));
+
+function pairOrder(trial, measure, a, b, how) {
+  if (how === "b") return worstFirst(b, measure);
   if (how === "change") return orderBy(b.map((value, k) => (known(value) && known(a[k]) ? value - a[k] : null)));
   if (how === "size") return orderBy(trial.sizes.train);
   if (how === "client") return a.map((_, k) => k);
-  return orderBy(a);
+  return worstFirst(a, measure);
 }
 
 function clientAxis(trial, order) {
   const shown = order.length <= 40;
   return {
     title: { text: shown ? "client" : `${order.length} clients` }, showgrid: false,
-    tickmode: "array", tickvals: shown ? order.map((_, i) => i) : [], ticktext: shown ? order.map((k) => forChart(trial.clients[k], 12)) : [],
+    tickmode: "array", tickvals: shown ? order.map((_, i) => i) : [], ticktext: shown ? clientTicks(order.map((k) => trial.clients[k])) : [],
     range: [-0.7, order.length - 0.3], zeroline: false, automargin: shown,
   };
 }
@@ -112,7 +117,7 @@ function pairFigure(trial, measure, one, other, how) {
   const a = finals(trial, one, measure.key);
   const b = finals(trial, other, measure.key);
   if (!a || !b) return { empty: `${labelOf(trial, a ? other : one)} has no ${measure.label} yet.` };
-  const order = pairOrder(trial, a, b, how);
+  const order = pairOrder(trial, measure, a, b, how);
   const scale = scaled(measure);
   const many = order.length > 60;
   const positions = [groupOf(trial, one), groupOf(trial, other)];
@@ -196,6 +201,26 @@ function certificateFigure(trial, reference, visible) {
   };
 }
 
+function joiningFigure(trial, measure, found, one) {
+  const scale = scaled(measure);
+  const at = orderBy(one.gaps);
+  const order = at.map((i) => one.clients[i]);
+  const reach = (end, sign) => at.map((i) => (known(end[i]) ? Math.max(0, sign * scale(end[i] - one.gaps[i])) : 0));
+  const points = measure.percent ? "percentage points" : measure.label;
+  return {
+    description: `What each of ${order.length} clients has under ${trial.groups[one.group].label} over its local-only model: ${one.words}.`,
+    traces: [{
+      type: "bar", x: order.map((_, i) => i), y: at.map((i) => scale(one.gaps[i])), showlegend: false,
+      marker: { color: at.map((i) => (one.gaps[i] < 0 ? colour(1) : colour(0))), line: { width: 0 } },
+      error_y: { type: "data", visible: order.length <= 100, symmetric: false, array: reach(one.high, 1), arrayminus: reach(one.low, -1), color: variable("--soft"), thickness: 1.2, width: 3 },
+      text: order.map((k) => `client ${forChart(trial.clients[k])}`), textposition: "none", hovertemplate: "%{text}<br>%{y:+.3g}<extra></extra>",
+    }],
+    layout: { height: 320, bargap: order.length > 100 ? 0 : 0.25, xaxis: clientAxis(trial, order), yaxis: { title: { text: `gain over being alone, ${points}` }, zeroline: true, zerolinecolor: variable("--soft") } },
+    columns: ["client", "gain over being alone", "low", "high"],
+    rows: at.map((i, place) => [trial.clients[order[place]], scale(one.gaps[i]), scale(one.low[i]), scale(one.high[i])]),
+  };
+}
+
 function curvesFigure(trial, measure, visible, statistic, client) {
   const scale = scaled(measure);
   const lines = visible
@@ -212,7 +237,7 @@ function curvesFigure(trial, measure, visible, statistic, client) {
   const at = lines.map(({ line }) => new Map(line.rounds.map((round, i) => [round, line.mean[i]])));
   return {
     description: `${measure.label}, ${what}, over rounds, for ${plural(lines.length, "run")}. ` + lines.slice(0, FEW)
-      .map(({ label, line }) => `${label} ends at ${measured(line.mean.at(-1), measure.higher)}`).join("; ") + ".",
+      .map(({ label, line }) => `${label} ends at ${measured(line.mean.at(-1), measure.percent)}`).join("; ") + ".",
     traces: [
       ...(lines.length <= FEW ? lines.filter(({ line }) => line.seeds > 1).map(band) : []),
       ...lines.map(({ position, label, line }) => ({
@@ -233,11 +258,12 @@ function heatFigure(trial, run, metric, how, measure) {
   if (!run || !metric) return { empty: "This run has no record of what its rounds did." };
   const rows = heat(trial, run, metric);
   const relative = metric === "relative_weight";
-  const shown = (value) => (relative && known(value) ? Math.max(-MOST_DOUBLINGS, Math.min(MOST_DOUBLINGS, Math.log2(Math.max(value, 1e-9)))) : value);
-  const colours = relative ? ratioColours(rows.flat().filter(known).map(shown)) : { colorscale: "Cividis", colorbar: COLOUR_BAR };
+  const scale = relative ? ratioScale(rows.flat().filter(known)) : null;
+  const shown = (value) => (relative && known(value) ? scale.place(value) : value);
+  const colours = relative ? scale.colours : { colorscale: "Cividis", colorbar: COLOUR_BAR };
   const share = shares(trial);
   const last = measure && run.clients[measure.key] ? finals(trial, `r${trial.runs.indexOf(run)}`, measure.key) : trial.clients.map((_, k) => k);
-  const order = how === "share" ? orderBy(share) : how === "served" ? orderBy(last) : trial.clients.map((_, k) => trial.clients.length - 1 - k);
+  const order = how === "share" ? orderBy(share) : how === "served" && measure ? worstFirst(last, measure) : trial.clients.map((_, k) => trial.clients.length - 1 - k);
   const { rounds, thinned } = run.heat[metric];
   const few = order.length <= 40;
   const name = HEAT_NAMES[metric] ?? metric;
@@ -251,20 +277,34 @@ function heatFigure(trial, run, metric, how, measure) {
     layout: {
       height: Math.max(320, Math.min(640, 90 + 18 * order.length)), xaxis: { title: { text: "round" }, showgrid: false },
       yaxis: { title: { text: few ? "client" : `${order.length} clients` }, showgrid: false, tickmode: "array",
-        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? order.map((k) => forChart(trial.clients[k], 12)) : [], automargin: few },
+        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? clientTicks(order.map((k) => trial.clients[k])) : [], automargin: few },
     },
     columns: ["client", "data share, %", ...rounds.map((round) => `round ${round}`)],
     rows: order.toReversed().map((k) => [trial.clients[k], 100 * share[k], ...rows[k]]),
   };
 }
 
-// Colours for ratios given as powers of two: blue below 1, orange above, as far as the ratios reach.
-function ratioColours(powers) {
-  const reach = Math.max(0.5, powers.reduce((most, power) => Math.max(most, Math.abs(power)), 0));
+// Colours for ratios, by powers of two: blue below 1, orange above, as far as nine in ten of them reach, so that a single
+// ratio does not take the colours from the others. 0 has a colour of its own, and what is absent has none.
+function ratioScale(ratios) {
+  const powers = ratios.filter((ratio) => ratio > 0).map((ratio) => Math.abs(Math.log2(ratio))).sort((a, b) => a - b);
+  const common = powers.length ? powers[Math.min(powers.length - 1, Math.floor(0.9 * powers.length))] : 0;
+  const reach = Math.min(MOST_DOUBLINGS, Math.max(0.5, common));
   const ticks = [-reach, -reach / 2, 0, reach / 2, reach];
+  const said = ticks.map((power) => `${Number((2 ** power).toPrecision(2))} ×`);
+  if (powers.length && 2 ** powers.at(-1) > 2 ** reach * 1.01) [said[0], said[4]] = [`≤ ${said[0]}`, `≥ ${said[4]}`];
+  const zero = ratios.some((ratio) => ratio <= 0);
+  const room = zero ? 0.2 * reach : 0; // below the blue end
+  const least = -reach - room;
+  const at = (power) => (power - least) / (reach - least);
   return {
-    colorscale: [[0, PALETTE[0]], [0.5, variable("--raised")], [1, PALETTE[1]]], zmin: -reach, zmax: reach,
-    colorbar: { ...COLOUR_BAR, tickvals: ticks, ticktext: ticks.map((power) => `${Number((2 ** power).toPrecision(2))} ×`) },
+    place: (ratio) => (ratio <= 0 ? least : Math.max(-reach, Math.min(reach, Math.log2(ratio)))),
+    colours: {
+      colorscale: [...(zero ? [[0, variable("--text")], [at(-reach - room / 2), variable("--text")]] : []), [zero ? at(-reach - room / 2) : 0, PALETTE[0]],
+        [at(0), variable("--raised")], [1, PALETTE[1]]],
+      zmin: least, zmax: reach,
+      colorbar: { ...COLOUR_BAR, tickvals: zero ? [least + room / 4, ...ticks] : ticks, ticktext: zero ? ["0", ...said] : said },
+    },
   };
 }
 
@@ -316,7 +356,7 @@ function partitionFigure(trial, how) {
       height: Math.max(320, Math.min(640, 90 + 18 * order.length)),
       xaxis: { title: { text: "class" }, showgrid: false, dtick: classes.length <= 20 ? 1 : undefined },
       yaxis: { title: { text: few ? "client" : `${order.length} clients` }, showgrid: false, tickmode: "array",
-        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? order.map((k) => forChart(trial.clients[k], 12)) : [], automargin: few },
+        tickvals: few ? order.map((_, i) => i) : [], ticktext: few ? clientTicks(order.map((k) => trial.clients[k])) : [], automargin: few },
     },
     columns: ["client", "training examples", ...classes.map((c) => `class ${c}`)],
     rows: trial.clients.map((name, k) => [name, trial.sizes.train[k], ...trial.labels[k]]),

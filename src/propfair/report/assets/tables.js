@@ -18,14 +18,14 @@ function shownNumber(name, value, measure) {
   if (!known(value)) return "–";
   if (PLAIN.has(name)) return value.toFixed(3);
   if (name === "variance_of_percent") return value.toFixed(1);
-  return measured(value, measure.higher);
+  return measured(value, measure.percent);
 }
 
 // Which way a column is better; losses turn all but the measures of spread around.
 const wantsHigh = (name, measure) => (LOW_IS_BETTER.has(name) ? false : name === "jain" || name === "entropy" ? true : measure.higher);
 
 function columnsOf(measure, all) {
-  const meaningless = measure.higher ? [] : ["variance_of_percent"];
+  const meaningless = measure.percent ? [] : ["variance_of_percent"];
   return (all ? ALL_COLUMNS : MAIN_COLUMNS).filter((name) => !meaningless.includes(name));
 }
 
@@ -43,17 +43,14 @@ function summaryTable(state) {
       return (sort.down ? y - x : x - y) || a - b;
     });
   }
-  const best = Object.fromEntries(columns.map((name) => {
-    const shown = listed.filter((position) => !hidden.has(trial.groups[position].label) && known(value(position, name)));
-    const pick = wantsHigh(name, measure) ? Math.max : Math.min;
-    return [name, shown.length > 1 ? shownNumber(name, pick(...shown.map((position) => value(position, name))), measure) : null];
-  }));
+  // Best is whatever is not distinguishable from the best; where nothing is known of chance, nothing is marked.
+  const best = (name) => (measure.standing[name]?.known ? measure.standing[name].best : []);
   const header = (name, label, title) => h("th", {
     scope: "col", title, "aria-sort": sort.column === name ? (sort.down ? "descending" : "ascending") : "none",
   }, h("button", { type: "button", class: "sort", "data-column": name, onclick: () => state.sortBy(name) }, label));
-  const cell = (name, mean, std) => {
+  const cell = (name, mean, std, position) => {
     const text = shownNumber(name, mean, measure);
-    const isBest = std !== undefined && text === best[name] && text !== "–";
+    const isBest = position !== undefined && best(name).includes(position);
     return h("td", { class: isBest ? "best" : null }, text,
       std !== undefined && state.manySeeds && known(std) ? h("span", { class: "spread" }, ` ± ${shownNumber(name, std, measure)}`) : null,
       isBest ? h("span", { class: "sr" }, " (best)") : null);
@@ -70,7 +67,7 @@ function summaryTable(state) {
         swatch(position), h("span", { class: "text", title: group.label }, group.label),
         group.personal ? h("span", { class: "tag", title: "Each client has a model of its own, and that model is measured" }, "personal") : null,
         rest.map((said) => h("span", { class: `tag ${said === "failed" ? "failed" : ""}`, title: runs.map((run) => run.reason).filter(Boolean).join("; ") }, said)))),
-      columns.map((name) => (found ? cell(name, found[name][0], found[name][1] ?? null) : h("td", {}, "–"))));
+      columns.map((name) => (found ? cell(name, found[name][0], found[name][1] ?? null, position) : h("td", {}, "–"))));
     cells.querySelector("input").checked = !off;
     if (!seeds) return [cells];
     return [cells, ...runs.map((run) => h("tr", { class: off ? "seed off" : "seed" }, h("th", { scope: "row" }, `seed ${run.seed}`),
@@ -80,6 +77,45 @@ function summaryTable(state) {
     h("caption", { class: "sr" }, `Statistics over clients of ${measure.label}; column headers sort.`),
     h("thead", {}, h("tr", {}, header("run", "run", "Algorithm and settings"), columns.map((name) => header(name, NAMES[name], MEANINGS[name])))),
     h("tbody", {}, rows.length ? rows.flatMap(line) : h("tr", {}, h("td", { class: "text", colspan: columns.length + 1 }, "No run matches the filter."))),
+  ];
+}
+
+function aheadSentence(found, measure) {
+  const drawn = [...new Set(found.over.flat().filter((over) => over && over !== "nothing"))];
+  const points = measure.percent ? " in percentage points" : "";
+  const said = `The row's run less the column's${points}, seed by seed where seeds are shared. `;
+  if (!drawn.length) return `${said}Nothing is known of chance: one seed, or too few test examples.`;
+  return `${said}Bold: ahead beyond chance (Holm, 5 %). In brackets, 95 % intervals over ${drawn.join(" or ")} that hold for all pairs at once; p is Holm's.`;
+}
+
+// The difference of two statistics, in percentage points where the statistic is in percent.
+function shownDifference(name, value, measure) {
+  if (!known(value)) return "–";
+  const plain = PLAIN.has(name) || !measure.percent;
+  const text = plain ? value.toFixed(3) : (100 * value).toFixed(1);
+  return Number(text) > 0 ? `+${text}` : text;
+}
+
+function aheadTable(trial, measure, standing, name) {
+  const found = standing[name];
+  const label = (position) => trial.groups[position].label;
+  const cell = (a, b) => {
+    if (a === b) return h("td", { class: "same", "aria-label": "the same run" }, "");
+    if (!known(found.differences[a][b])) return h("td", { title: "no seed in common" }, "–");
+    const text = shownDifference(name, found.differences[a][b], measure);
+    const limits = known(found.low[a][b]) ? `[${shownDifference(name, found.low[a][b], measure)}, ${shownDifference(name, found.high[a][b], measure)}]` : "";
+    const p = known(found.p[a][b]) ? (found.p[a][b] < 0.001 ? "p < 0.001" : `p = ${found.p[a][b].toFixed(3)}`) : "";
+    const state_ = found.ahead[a][b] ? "ahead" : found.ahead[b][a] ? "behind" : null;
+    return h("td", { class: state_ }, text, h("span", { class: "sr" }, state_ ? ` (${state_} beyond chance)` : ""),
+      limits ? h("span", { class: "limits" }, `${limits} ${p}`) : null);
+  };
+  return [
+    h("caption", { class: "sr" }, `Differences of ${NAMES[name]} of ${measure.label}, row less column.`),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "row less column"), found.groups.map((position) =>
+      h("th", { scope: "col", title: label(position) }, shortName(label(position), 24))))),
+    h("tbody", {}, found.groups.map((position, a) => h("tr", {},
+      h("th", { scope: "row" }, h("span", { class: "name" }, swatch(position), h("span", { class: "text", title: label(position) }, label(position)))),
+      found.groups.map((_, b) => cell(a, b))))),
   ];
 }
 
@@ -133,7 +169,7 @@ function progressList(trials) {
     return h("div", { class: "item" },
       h("span", { class: "text" }, run.name),
       h("progress", { max: run.total || Math.max(1, run.rounds), value: run.rounds, "aria-label": `Progress of ${run.name}` }),
-      h("span", { class: "muted small" }, `${run.state}, ${done}${left}${known(mean) ? `, mean ${measured(mean, measure.higher)}${measure.higher ? " %" : ""}` : ""}`));
+      h("span", { class: "muted small" }, `${run.state}, ${done}${left}${known(mean) ? `, mean ${measured(mean, measure.percent)}${measure.percent ? " %" : ""}` : ""}`));
   })));
 }
 
