@@ -53,7 +53,9 @@ def table(
     ] = False,
     over: DrawnOver = None,
     level: Annotated[float, typer.Option("--level", help="Of the intervals, and of what counts as best.")] = 0.95,
-    digits: Annotated[int | None, typer.Option("--digits", min=0, help="After the point.", show_default=False)] = None,
+    digits: Annotated[
+        int | None, typer.Option("--digits", min=0, max=15, help="After the point.", show_default=False)
+    ] = None,
     caption: Annotated[str | None, typer.Option("--caption", help="Of the table.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option("--label", help="Of the LaTeX table.", show_default=False)] = None,
 ) -> None:
@@ -61,6 +63,7 @@ def table(
 
     Best is everything that is not distinguishable from the best: paired over seeds, all pairs at once.
     """
+    from propfair.report.document import incomplete
     from propfair.report.group_table import group_table
     from propfair.report.table_files import Layout, write_tables
     from propfair.runs.grouping import by_clients
@@ -68,7 +71,7 @@ def table(
     from propfair.runs.reading import read_runs, trials_apart
 
     found, problems = read_runs(runs)
-    for problem in problems:
+    for problem in [*problems, *incomplete(found)]:
         typer.echo(f"warning: {problem}", err=True)
     if not found:
         raise typer.Exit(1)
