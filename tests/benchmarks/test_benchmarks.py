@@ -14,7 +14,7 @@ from benchmarks.report import BEGIN, END, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS, find
 
 import propfair
-from benchmarks import harness, memory
+from benchmarks import harness, memory, precision
 from propfair.tuning.search import load_sweep
 
 
@@ -151,6 +151,15 @@ def test_commands_are_timed_and_failures_are_told() -> None:
     assert 0 < timed.processor < timed.seconds + 1
     with pytest.raises(RuntimeError, match="ended with code 3"):
         measure(1, {"broken": ("-c", "raise SystemExit(3)")})
+
+
+def test_bf16_against_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(precision, "SETUPS", {"digits": ("data=digits", "model=logistic", "schedule.rounds=2")})
+    mean, worst = precision.compare("digits", [0, 1], tmp_path)
+    assert mean.startswith("| digits | mean | ")
+    assert worst.startswith("| digits | worst10 | ")
+    assert mean.endswith(("| yes |", "| no |"))
+    assert len(list(tmp_path.glob("*/records.parquet"))) == 4
 
 
 def test_the_sweep_has_a_hundred_trials() -> None:
