@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import growth, harness, machine
+from benchmarks import commands, growth, harness, machine
 from benchmarks.report import BASE, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS
 
@@ -26,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn, about")
     parser.add_argument("--no-memory", action="store_true", help="leave out memory and start-up")
     parser.add_argument("--no-growth", action="store_true", help="leave out the growth curves")
+    parser.add_argument("--no-commands", action="store_true", help="leave out what whole commands take")
     parser.add_argument("--no-overhead", action="store_true", help="leave out the share of the framework")
     parser.add_argument("--out", type=Path, default=DOCS, help="the folder of performance.md; default: docs")
     parser.add_argument("--dry-run", action="store_true", help="print the tables, write nothing")
@@ -57,6 +58,8 @@ def main() -> None:
         for examples in (128, 1024):
             asked = [sys.executable, "-m", "benchmarks.overhead", f"W1@examples={examples}"]
             results.overhead[examples] = float(subprocess.check_output(asked, cwd=harness.ROOT, text=True).split()[-1])
+    if not given.no_commands:
+        results.commands = commands.measure(given.repeats)
     if not given.no_growth:
         results.growth = growth.measure("propfair", min(given.seconds, 1.0))
     print(markdown(results))

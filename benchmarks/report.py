@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.commands import BASE as TORCH
+from benchmarks.commands import Timed
 from benchmarks.growth import Point, exponent
 from benchmarks.harness import Measured
 from benchmarks.workloads import WORKLOADS
@@ -28,6 +30,7 @@ class Results:
     measured: list[Measured] = field(default_factory=list)
     growth: list[Point] = field(default_factory=list)
     overhead: dict[int, float] = field(default_factory=dict)  # examples of a client -> share of the time
+    commands: list[Timed] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """As JSON."""
@@ -39,6 +42,7 @@ class Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["measured"] = [Measured(**item) for item in content["measured"]]
         content["growth"] = [Point(**item) for item in content["growth"]]
+        content["commands"] = [Timed(**item) for item in content.get("commands", [])]
         content["overhead"] = {int(count): share for count, share in content["overhead"].items()}
         return cls(**content)
 
@@ -57,6 +61,8 @@ def markdown(results: Results) -> str:
             f"Outside forward pass, backward pass and SGD propfair spends, on W1 in one process with one thread, "
             f"{shares} examples of each client."
         )
+    if results.commands:
+        parts.append(_commands(results.commands))
     if results.growth:
         parts.append(_growth(results.growth))
     return "\n\n".join(parts)
@@ -96,6 +102,15 @@ def split_precision(contestant: str) -> tuple[str, str]:
     """`propfair:bf16` is propfair in bf16; whoever says nothing computes in float32."""
     name, _, option = contestant.partition(":")
     return (name, option) if option in PRECISIONS else (contestant, "float32")
+
+
+def _commands(commands: Sequence[Timed]) -> str:
+    rows = [["command", "processor time", "beyond `import torch`", "seconds"]]
+    base = next((timed.processor for timed in commands if timed.name == TORCH), 0.0)
+    for timed in commands:
+        beyond = "" if timed.name == TORCH else f"{timed.processor - base:.1f} s"
+        rows.append([timed.name, f"{timed.processor:.1f} s", beyond, f"{timed.seconds:.1f} s"])
+    return "Whole commands, from an empty process to their end:\n\n" + _table(rows)
 
 
 def _growth(points: Sequence[Point]) -> str:

@@ -6,9 +6,11 @@ and then looks for parts of other packages under its entry-point group.
 """
 
 import dataclasses
+import functools
 import importlib
 import math
 import pkgutil
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -117,8 +119,14 @@ class Registry(Generic[T]):
             for module in pkgutil.iter_modules(home.__path__):
                 importlib.import_module(f"{self._package}.{module.name}")
         self._loaded = True
-        for entry in metadata.entry_points(group=self._group):
+        for entry in _entry_points(tuple(sys.path)).select(group=self._group):
             self.register(entry.name)(entry.load())
+
+
+@functools.cache
+def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:  # noqa: ARG001 - decides what is found
+    """What all packages on the import path offer, read once: it takes as long as loading all parts."""
+    return metadata.entry_points()
 
 
 def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.commands import COMMANDS, Timed, measure
 from benchmarks.contestants import bare
 from benchmarks.contestants import propfair as ours
 from benchmarks.growth import Point, exponent
@@ -13,7 +14,8 @@ from benchmarks.report import BEGIN, END, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS, find
 
 import propfair
-from benchmarks import harness, memory
+from benchmarks import harness, memory, precision
+from propfair.tuning.search import load_sweep
 
 
 def results() -> Results:
@@ -31,6 +33,7 @@ def results() -> Results:
         ],
         [Point("clients", n, 0.1 * n**0.5, 1.0, 2**20 * n) for n in (10, 100, 1000)],
         {128: 0.021},
+        [Timed("import torch", 1.5, 1.4), Timed("run", 2.25, 2.5)],
     )
 
 
@@ -116,6 +119,7 @@ def test_tables() -> None:
     assert "| W1 | flower | float32 | failed |" in text
     assert "| W1 | pfl | float32 | no such algorithm |" in text
     assert "2.1 % with 128 examples" in text
+    assert "| run | 2.2 s | 0.8 s | 2.5 s |" in text
     assert "time ~ clients^0.50, memory ~ clients^1.00" in text
 
 
@@ -139,6 +143,29 @@ def test_results_survive_the_file_and_are_drawn(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "r.json") == results()
     draw(results(), tmp_path / "r.svg")
     assert "<svg" in (tmp_path / "r.svg").read_text()[:400]
+
+
+def test_commands_are_timed_and_failures_are_told() -> None:
+    (timed,) = measure(1, {"sum": ("-c", "sum(range(10**6))")})
+    assert timed.name == "sum"
+    assert 0 < timed.processor < timed.seconds + 1
+    with pytest.raises(RuntimeError, match="ended with code 3"):
+        measure(1, {"broken": ("-c", "raise SystemExit(3)")})
+
+
+def test_bf16_against_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(precision, "SETUPS", {"digits": ("data=digits", "model=logistic", "schedule.rounds=2")})
+    mean, worst = precision.compare("digits", [0, 1], tmp_path)
+    assert mean.startswith("| digits | mean | ")
+    assert worst.startswith("| digits | worst10 | ")
+    assert mean.endswith(("| yes |", "| no |"))
+    assert len(list(tmp_path.glob("*/records.parquet"))) == 4
+
+
+def test_the_sweep_has_a_hundred_trials() -> None:
+    sweep = load_sweep(harness.ROOT / "benchmarks" / "sweep.toml")
+    assert sum(map(sweep.num_trials, sweep.contestants)) == 100
+    assert any("sweep.toml" in word for command in COMMANDS.values() for word in command)
 
 
 @pytest.mark.slow

@@ -49,6 +49,16 @@ def test_all_rooms_for_users_have_one() -> None:
     assert set(DOORS) == {"propfair", *(f"propfair.{room}" for room in rooms.split())}
 
 
+@pytest.mark.slow
+def test_a_run_imports_no_more_than_it_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys; from propfair.runs.config import make_config; from propfair.runs.launch import run; "
+        f"from pathlib import Path; run(make_config({{}}, ['schedule.rounds=1']), Path({str(tmp_path / 'run')!r})); "
+        "print(*sorted({'pandas', 'pyarrow.compute', 'optuna', 'matplotlib', 'scipy', 'sklearn'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []
+
+
 def test_the_first_door_opens_at_once() -> None:
     code = "import sys, propfair; print(*sorted({'torch', 'numpy', 'pydantic', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []

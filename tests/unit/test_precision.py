@@ -88,6 +88,38 @@ def test_outputs_of_any_structure_come_back_in_float32(precision: Any) -> None:
     assert found["more"][1][1] == "name"
 
 
+class Everything(nn.Module):
+    """Convolution, normalisation, recurrence, attention and products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.recurrent, self.attention = nn.LSTM(8, 8, batch_first=True), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = self.norm(self.conv(x)).relu().flatten(2).mT
+        words, _ = self.recurrent(pixels)
+        seen, _ = self.attention(words, words, words)
+        out: Tensor = self.last((seen @ seen.mT @ seen).mean(1).float())
+        return out
+
+
+def test_rounding_stands_for_instructions_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = seeded(Everything), torch.randn(4, 1, 5, 5)
+
+    def gradients(**instructions: bool) -> Tensor:
+        has(monkeypatch, **instructions)
+        found = torch.autograd.grad(predict(module, x, "bf16", "cpu").square().sum(), list(module.parameters()))
+        return torch.cat([gradient.flatten() for gradient in found])
+
+    exact = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+    in_float32 = torch.cat([gradient.flatten() for gradient in exact])
+    by_torch, by_rounding = gradients(avx512_bf16=True), gradients(avx2=True)
+    error = (by_torch - in_float32).norm()
+    assert 0.2 * error < (by_rounding - in_float32).norm() < 3 * error
+
+
 def test_small_derivatives_survive_fp16() -> None:
     weight = torch.ones(1, requires_grad=True)
     objective = (weight.half() * 2.0**-20).float().sum() * 2.0**-8  # the derivative passes through fp16 as 2^-28

@@ -67,7 +67,8 @@ def test_a_former_name_is_understood_and_never_written() -> None:
 
 def test_parts_of_other_packages_come_in_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = metadata.EntryPoint("foreign", "tests.unit.test_registry:Part", "propfair.test-parts")
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == "propfair.test-parts" else [])
+    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints([entry]))
+    monkeypatch.syspath_prepend("elsewhere")  # on another path there is another set of packages
     assert registry().names() == ["foreign", "plain"]
 
 

@@ -4,11 +4,13 @@ Parameters, losses, gradients as they are stepped along, sums, evaluation and th
 the precision is.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from propfair.core.params import feed
 from propfair.errors import ConfigError
@@ -19,6 +21,11 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _SHORT: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _BF16 = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")  # what x86 and ARM call it
 _FP16 = ("avx512_fp16", "amx_fp16", "fp16_arith")
+_PRODUCTS = {  # that `torch.autocast` shortens
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "matmul",
+    "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "scaled_dot_product_attention",
+}  # fmt: skip
 _FIRST_SCALE = 2.0**16  # of fp16 objectives, as torch's GradScaler begins
 _RETRY = 2.0**-4
 
@@ -35,9 +42,35 @@ def predict(module: Callable[..., Any], inputs: Any, precision: Precision, devic
     """
     if precision == "float32":
         return feed(module, inputs)
-    with torch.autocast(torch.device(device).type, _SHORT[precision], cache_enabled=cache):
+    kind = torch.device(device).type
+    by_rounding = precision == "bf16" and kind == "cpu" and not _multiplies(_BF16)
+    rounding = _ByRounding() if by_rounding else contextlib.nullcontext()
+    with torch.autocast(kind, _SHORT[precision], cache_enabled=cache), rounding:
         output = feed(module, inputs)
-    return _in_float32(output)
+    return _changed(output, lambda x: x.float() if x.dtype in _SHORT.values() else x)
+
+
+class _ByRounding(TorchFunctionMode):
+    """bf16 on processors without instructions for it: factors and results are rounded, sums are float32.
+
+    That is what the instructions do. Without them the kernels of torch take ten times as long as those of float32.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        if getattr(func, "__name__", "") not in _PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        rounded = [_changed(given, _rounded) for given in (tuple(args), dict(kwargs or {}))]
+        with torch.autocast("cpu", enabled=False):
+            found = func(*rounded[0], **rounded[1])
+        return _changed(found, lambda x: x.bfloat16() if x.dtype == torch.float32 else x)
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Numbers of bf16, held as float32."""
+    return x.bfloat16().float() if x.dtype in (torch.float32, torch.bfloat16) else x
 
 
 class Differentiator:
@@ -92,8 +125,8 @@ def precision_note(precision: Precision, device: str) -> str:
     kind = torch.device(device).type
     if precision == "bf16" and kind == "cpu" and not _multiplies(_BF16):
         return (
-            "this processor can't multiply bf16 (it has neither avx512_bf16 nor amx_bf16): the numbers are those of "
-            "bf16, but training takes longer than in float32, which is the fast choice here"
+            "this processor can't multiply bf16 (it has neither avx512_bf16 nor amx_bf16): the numbers are rounded to "
+            "bf16 all the same, but training takes longer than in float32, which is the fast choice here"
         )
     if precision == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "this GPU can't multiply bf16, and training in it takes long: local.precision='fp16' is the fast choice"
@@ -108,10 +141,10 @@ def _multiplies(instructions: Sequence[str]) -> bool:
     return any(known.get(name, False) for name in instructions)
 
 
-def _in_float32(output: Any) -> Any:
-    """The same structure with short numbers as float32."""
-    if isinstance(output, Tensor):
-        return output.float() if output.dtype in _SHORT.values() else output
-    if isinstance(output, Mapping):
-        return {name: _in_float32(value) for name, value in output.items()}
-    return type(output)(map(_in_float32, output)) if type(output) in (tuple, list) else output
+def _changed(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with every tensor changed; whatever else it holds stays."""
+    if isinstance(values, Tensor):
+        return change(values)
+    if isinstance(values, Mapping):
+        return {name: _changed(value, change) for name, value in values.items()}
+    return type(values)(_changed(value, change) for value in values) if type(values) in (tuple, list) else values

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from propfair.data.base import SOURCES, ArrayExamples, Examples, Protocol, Source
 from propfair.data.folders import ImageFolder, class_names
 from propfair.data.lazy import LazyExamples
-from propfair.data.tables import SUFFIXES, Encoding, read_table_file
+from propfair.data.tables import SUFFIXES, Encoding, codes_of, read_table_file
 from propfair.errors import DataError
 
 _CLIENT = "client"  # the usual name of the column that says whose a row is
@@ -74,8 +73,8 @@ class Own(Source):
         owners = table[client].cast(pa.string())
         if owners.null_count:
             raise DataError(f"{where}: column {client!r} has {owners.null_count} missing values: whose are these rows?")
-        names = sorted(pc.unique(owners).to_pylist())
-        user = torch.from_numpy(pc.index_in(owners, value_set=pa.array(names)).to_numpy().copy())
+        names = sorted(owners.unique().to_pylist())
+        user = torch.from_numpy(codes_of(owners, names).to_numpy().copy())
         x, y = encoding.inputs_of(table, where), encoding.targets_of(table, where)
         return self._examples(x, y, encoding, user, names)
 

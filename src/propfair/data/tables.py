@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from pyarrow import csv, parquet
 from torch import Tensor
 
 from propfair.data.lazy import TARGET_NAMES
@@ -44,6 +42,8 @@ def read_table_file(path: Path) -> pa.Table:
     """A CSV or Parquet file."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: a table is a .csv or .parquet file; got {path.suffix or 'a file without an ending'}")
+    from pyarrow import csv, parquet
+
     try:
         return csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
     except OSError as error:
@@ -148,7 +148,7 @@ def _values(tables: Sequence[pa.Table], name: str) -> tuple[str, ...] | None:
     """The sorted values of a text column in all tables; None if it is not text."""
     if not any(_is_text(table[name].type) for table in tables):
         return None
-    found = {str(value) for table in tables for value in pc.unique(table[name].cast(pa.string())).to_pylist()}
+    found = {str(value) for table in tables for value in table[name].cast(pa.string()).unique().to_pylist()}
     if len(found) > MAX_CATEGORIES:
         raise DataError(
             f"column {name!r} has {len(found)} different texts, which is too many for categories. Leave it out with "
@@ -158,10 +158,17 @@ def _values(tables: Sequence[pa.Table], name: str) -> tuple[str, ...] | None:
 
 
 def _codes(column: pa.ChunkedArray, values: tuple[str, ...], name: str, where: str) -> NDArray[np.int64]:
-    codes = pc.index_in(column.cast(pa.string()), value_set=pa.array(values))
+    codes = codes_of(column.cast(pa.string()), values)
     if codes.null_count:
         raise DataError(f"{where}: column {name!r} has a value that is none of {', '.join(values[:5])} ...")
     return np.asarray(codes.to_numpy(), dtype=np.int64)
+
+
+def codes_of(texts: pa.ChunkedArray, values: Sequence[str]) -> pa.ChunkedArray:
+    """The place of each text among the values; null where it is none of them."""
+    import pyarrow.compute as pc  # here, since it takes long to import
+
+    return pc.index_in(texts, value_set=pa.array(values))
 
 
 def _numbers(column: pa.ChunkedArray, name: str, where: str) -> NDArray[Any]:

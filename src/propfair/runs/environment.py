@@ -1,5 +1,6 @@
 """Where a run took place: versions, machine, code."""
 
+import functools
 import os
 import platform
 import subprocess
@@ -62,6 +63,7 @@ def with_resume(environment: dict[str, Any]) -> dict[str, Any]:
     return {**environment, "resumed": [*environment.get("resumed", []), now]}
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

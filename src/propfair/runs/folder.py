@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import Tensor
 
 from propfair.errors import ConfigError, DataError
 from propfair.files import check_readable, give_usual_mode, write_text
 from propfair.runs import seal
 from propfair.runs.checkpoints import Checkpoint, Checkpoints, Found, Tables
+from propfair.runs.columns import read_table
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
 from propfair.runs.run import RunState, lost_records
 from propfair.runs.tensors import load_tensors, save_tensors
@@ -241,7 +241,7 @@ class RunFolder:
         self._verify(path.name)
         check_readable(path)
         try:
-            return pq.read_table(path, schema=schema)
+            return read_table(path, schema)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read: {error}") from None
 

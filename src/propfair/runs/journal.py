@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from propfair.errors import WriteError
 from propfair.files import check_readable, check_replaceable
+from propfair.runs.columns import of_numbers, of_texts
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, ROW, WHOLE_ROUND, Names
 
 Rows = NDArray[np.void]
@@ -155,11 +156,11 @@ def client_tables(run: str, names: Names, pieces: Iterable[Rows]) -> Iterator[pa
         yield pa.table(
             {
                 "run": _same(run, len(rows)),
-                "round": rows["round"],
-                "client": rows["client"],
+                "round": of_numbers(rows["round"], pa.int32()),
+                "client": of_numbers(rows["client"], pa.int32()),
                 "split": splits.encoded(rows["name"]),
                 "metric": metrics.encoded(rows["name"]),
-                "value": rows["value"],
+                "value": of_numbers(rows["value"], pa.float64()),
             },
             schema=CLIENT_SCHEMA,
         )
@@ -172,9 +173,9 @@ def round_tables(run: str, names: Names, pieces: Iterable[Rows]) -> Iterator[pa.
         yield pa.table(
             {
                 "run": _same(run, len(rows)),
-                "round": rows["round"],
+                "round": of_numbers(rows["round"], pa.int32()),
                 "metric": metrics.encoded(rows["name"]),
-                "value": rows["value"],
+                "value": of_numbers(rows["value"], pa.float64()),
             },
             schema=ROUND_SCHEMA,
         )
@@ -189,10 +190,10 @@ class _Column(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> "_Column":
         known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-        return cls(np.array([known[text] for text in texts], dtype=np.int32), pa.array(known, pa.string()))
+        return cls(np.array([known[text] for text in texts], dtype=np.int32), of_texts(list(known)))
 
     def encoded(self, numbers: NDArray[np.int32]) -> pa.DictionaryArray:
-        return pa.DictionaryArray.from_arrays(self.code[numbers], self.texts)
+        return pa.DictionaryArray.from_arrays(of_numbers(self.code[numbers], pa.int32()), self.texts)
 
 
 def _same(text: str, length: int) -> pa.DictionaryArray:

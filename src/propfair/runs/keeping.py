@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -103,6 +102,8 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _rows(number: int, run: Run, rounds: bool) -> pa.Table:
+    import pyarrow.compute as pc  # here, since it takes long to import
+
     values = run.records if rounds else run.records.filter(pc.field("split") != _TRAINING)
     whole = run.diagnostics
     empty = pa.array([""] * len(whole), pa.string()).dictionary_encode()
@@ -135,6 +136,8 @@ def _without_folder(word: str) -> str:
 
 
 def _run(table: pa.Table, number: int, clients: Sequence[Clients], described: Mapping[str, Any]) -> Run:
+    import pyarrow.compute as pc
+
     own = table.filter(pc.field("run") == number)
     status = Status.model_validate(described["status"])
     names = pa.array([status.name] * len(own), pa.string()).dictionary_encode()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from propfair.errors import DataError, PropFairError
+from propfair.runs.columns import numbers
 from propfair.runs.folder import RunFolder
 from propfair.runs.keeping import is_kept, read_kept
 from propfair.runs.run import Clients, Environment, Run, Status
@@ -144,6 +144,6 @@ def _check_clients(path: Path, clients: Clients) -> None:
 
 
 def _check_records(path: Path, records: pa.Table, num_clients: int) -> None:
-    ends = pc.min_max(records["client"]).as_py()
-    if len(records) and not (ends["min"] >= 0 and ends["max"] < num_clients):
-        raise DataError(f"{path}: the records speak of client {ends['max']}, but there are {num_clients} clients")
+    clients = numbers(records["client"])
+    if len(clients) and not (clients.min() >= 0 and clients.max() < num_clients):
+        raise DataError(f"{path}: the records speak of client {clients.max()}, but there are {num_clients} clients")

@@ -12,6 +12,7 @@ from propfair.algorithms.base import ClientId
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.engines.session import Event
+from propfair.runs.columns import of_numbers, repeated
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 CLIENT_SCHEMA = pa.schema(
@@ -117,12 +118,12 @@ class Records:
         numbers, clients, splits, metrics, values = zip(*self._clients, strict=True) if lengths else ((),) * 5
         return pa.table(
             {
-                "run": _repeated([self.run], [sum(lengths)]),
-                "round": np.repeat(np.array(numbers, dtype=np.int32), lengths),
-                "client": np.concatenate(clients) if lengths else [],
-                "split": _repeated(splits, lengths),
-                "metric": _repeated(metrics, lengths),
-                "value": np.concatenate(values) if lengths else [],
+                "run": repeated([self.run], [sum(lengths)]),
+                "round": of_numbers(np.repeat(np.array(numbers, dtype=np.int32), lengths), pa.int32()),
+                "client": of_numbers(np.concatenate(clients) if lengths else [], pa.int32()),
+                "split": repeated(splits, lengths),
+                "metric": repeated(metrics, lengths),
+                "value": of_numbers(np.concatenate(values) if lengths else [], pa.float64()),
             },
             schema=CLIENT_SCHEMA,
         )
@@ -133,10 +134,10 @@ class Records:
         numbers, metrics, values = zip(*self._rounds, strict=True) if self._rounds else ((), (), ())
         return pa.table(
             {
-                "run": _repeated([self.run], [len(numbers)]),
-                "round": pa.array(numbers, pa.int32()),
-                "metric": pa.array(metrics, pa.string()).dictionary_encode(),
-                "value": pa.array(values, pa.float64()),
+                "run": repeated([self.run], [len(numbers)]),
+                "round": of_numbers(numbers, pa.int32()),
+                "metric": repeated(metrics),
+                "value": of_numbers(values, pa.float64()),
             },
             schema=ROUND_SCHEMA,
         )
@@ -160,10 +161,3 @@ class Records:
         """Forget the rows, once they are written."""
         self._clients.clear()
         self._rounds.clear()
-
-
-def _repeated(texts: Sequence[str], times: Sequence[int]) -> pa.DictionaryArray:
-    """Each text so many times."""
-    known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-    codes = np.repeat(np.array([known[text] for text in texts], dtype=np.int32), times)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(known, pa.string()))

@@ -19,6 +19,7 @@ from propfair.errors import DataError, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import SPLITS, Split
+from propfair.runs.columns import numbers, repeated
 from propfair.runs.measures import ACCURACY, Measure, Series, Values, ordered, summarize_clients
 from propfair.runs.names import algorithm_label
 
@@ -340,7 +341,7 @@ class Run:
         if code is None:
             return None
         rows = np.flatnonzero(self._codes[0] == code)
-        number, client, value = (self.records[name].to_numpy()[rows] for name in ("round", "client", "value"))
+        number, client, value = (numbers(self.records[name])[rows] for name in ("round", "client", "value"))
         return Values.of(number, client, value, len(self.clients.names))
 
 
@@ -348,5 +349,5 @@ def _numbered(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]
     """A text column as numbers and what they stand for."""
     joined = column.combine_chunks()
     if isinstance(joined, pa.ChunkedArray):
-        joined = joined.chunk(0) if joined.num_chunks else pa.DictionaryArray.from_arrays([], pa.array([], pa.string()))
-    return np.asarray(joined.indices, dtype=np.int64), joined.dictionary.to_pylist()
+        joined = joined.chunk(0) if joined.num_chunks else repeated([])
+    return numbers(joined.indices).astype(np.int64), joined.dictionary.to_pylist()

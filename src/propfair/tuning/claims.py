@@ -122,7 +122,7 @@ class Board:
 
     def standings(self) -> list[Standing]:
         """The state of every point."""
-        holders = self._holders()
+        holders = _holders(self._trials())
         return [self._standing(holders.get(point)) for point in range(self.num_points)]
 
     def claim(
@@ -134,7 +134,7 @@ class Board:
             params: for each point its values and their Optuna distributions; None: they are suggested later.
             first: where to look first, different for each worker so that they do not all want the same.
         """
-        holders = self._holders()
+        holders = _holders(self._trials())
         for step in range(self.num_points):
             point = (first + step) % self.num_points
             holder = holders.get(point)
@@ -160,8 +160,9 @@ class Board:
                 },
             )
         )  # fmt: skip
-        own = next(trial for trial in self._trials() if trial.user_attrs["token"] == token)
-        stands = self._holders()[point]
+        trials = self._trials()
+        own = next(trial for trial in trials if trial.user_attrs["token"] == token)
+        stands = _holders(trials)[point]
         claim = Claim(self.study, own._trial_id, point)
         if stands.number == own.number:
             return claim
@@ -174,15 +175,6 @@ class Board:
             for trial in found:
                 _check(trial, self._where, must=self._sealed)
             return found
-
-    def _holders(self) -> "dict[int, optuna.trial.FrozenTrial]":
-        """For each point the trial that stands for it: the first one of its last attempt."""
-        holders: dict[int, optuna.trial.FrozenTrial] = {}
-        for trial in sorted(self._trials(), key=lambda trial: trial.number):
-            point = trial.user_attrs["point"]
-            if point not in holders or trial.user_attrs["attempt"] > holders[point].user_attrs["attempt"]:
-                holders[point] = trial
-        return holders
 
     def _standing(self, trial: "optuna.trial.FrozenTrial | None") -> Standing:
         if trial is None:
@@ -203,6 +195,16 @@ class Board:
             self._seen[trial.number] = (holder["beat"], time.monotonic())
             return False
         return time.monotonic() - since > GRACE_SECONDS
+
+
+def _holders(trials: "list[optuna.trial.FrozenTrial]") -> "dict[int, optuna.trial.FrozenTrial]":
+    """For each point the trial that stands for it: the first one of its last attempt."""
+    holders: dict[int, optuna.trial.FrozenTrial] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        point = trial.user_attrs["point"]
+        if point not in holders or trial.user_attrs["attempt"] > holders[point].user_attrs["attempt"]:
+            holders[point] = trial
+    return holders
 
 
 def open_storage(url: str) -> "optuna.storages.BaseStorage":

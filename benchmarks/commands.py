@@ -1,0 +1,62 @@
+"""What whole commands take, from nothing: processor time of all their processes, and seconds."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import ROOT
+
+BASE = "import torch"
+PROPFAIR = ("-m", "propfair")
+COMMANDS: dict[str, Sequence[str]] = {
+    BASE: ("-c", "import torch"),
+    "run on digits, one round": (*PROPFAIR, "run", "data=digits", "schedule.rounds=1", "-q", "--out", "{out}"),
+    "compare on digits, three algorithms": (*PROPFAIR, "compare", "-q", "--out", "{out}"),
+    "sweep of 100 logistic regressions": (
+        *PROPFAIR, "sweep", str(ROOT / "benchmarks" / "sweep.toml"), "-q", "--workers", "2", "--out", "{out}",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One command: medians."""
+
+    name: str
+    processor: float  # seconds of all processes
+    seconds: float
+
+
+def measure(repeats: int, commands: Mapping[str, Sequence[str]] = COMMANDS) -> list[Timed]:
+    """All commands in turns, so that a busy machine slows all of them; a first turn that warms up is not counted."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for turn in range(repeats + 1):
+        for name, command in commands.items():
+            taken = _run(command)
+            if turn:
+                found[name].append(taken)
+    return [Timed(name, *map(statistics.median, zip(*taken, strict=True))) for name, taken in found.items()]
+
+
+def _run(command: Sequence[str]) -> tuple[float, float]:
+    """Processor time and seconds."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "pyc"))}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where they are installed
+        asked = [sys.executable, *(word.format(out=Path(folder, "out")) for word in command)]
+        began = time.monotonic()
+        process = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(asked)} ended with code {process.returncode}: {said[-500:]}")
+        return used.ru_utime + used.ru_stime, time.monotonic() - began

@@ -1,0 +1,56 @@
+"""Columns of Arrow tables from numpy and back, straight from memory.
+
+pyarrow's own conversions import pandas, where it is installed, and all compute functions: half a second of every start.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
+    """A column of numbers as numpy has it."""
+    if column.null_count:
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    kind = np.dtype(str(column.type))
+    parts = [
+        np.frombuffer(chunk.buffers()[1], kind, len(chunk), chunk.offset * kind.itemsize)
+        for chunk in chunks
+        if len(chunk)
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, kind), *parts])
+
+
+def of_numbers(values: npt.ArrayLike, kind: pa.DataType) -> pa.Array:
+    """The inverse of `numbers`."""
+    array = np.ascontiguousarray(values, dtype=str(kind))
+    return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(array)])
+
+
+def of_texts(texts: Sequence[str]) -> pa.StringArray:
+    """Texts as they are."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def repeated(texts: Sequence[str], times: Sequence[int] | int = 1) -> pa.DictionaryArray:
+    """Each text so many times; different ones are kept once."""
+    known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = np.repeat(np.array([known[text] for text in texts], dtype=np.int32), times)
+    return pa.DictionaryArray.from_arrays(of_numbers(codes, pa.int32()), of_texts(list(known)))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """The table of a Parquet file with these columns; that of another version as far as it can be cast."""
+    with pq.ParquetFile(path) as file:
+        if file.schema_arrow.equals(schema):
+            return file.read()
+    return pq.read_table(path, schema=schema)
