@@ -68,6 +68,17 @@ def test_run_from_a_file_as_json(tmp_path: Path) -> None:
     assert RunFolder.open(tmp_path / "here").environment["seed"] == 7
 
 
+def test_resume_gives_a_run_more_rounds(tmp_path: Path) -> None:
+    propfair("run", *TINY, "-q", "-o", "here", cwd=tmp_path)
+    assert said("resume", "here", "schedule.rounds=4", cwd=tmp_path)["rounds"] == 4
+    for setting, reason in (
+        ("local.lr=1", "resume takes schedule.rounds=N and no local.lr"),
+        ("schedule.rounds=many", "must be a number of rounds; got 'many'"),
+        ("schedule.rounds=3", "has done 4 rounds already"),
+    ):
+        assert reason in propfair("resume", "here", setting, cwd=tmp_path, expect=2).stderr.replace("\n", " ")
+
+
 def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) -> None:
     result = said("compare", "fedavg", "propfair:M=3,local.lr=0.5", *TINY, "--seeds", "0,1", "-o", "c", cwd=tmp_path)
     assert [one["label"] for one in result["contestants"]] == ["fedavg [lr 0.1]", "propfair [lr 0.5]"]

@@ -55,7 +55,8 @@ def test_a_signal_stops_after_the_round_and_resume_goes_on(tmp_path: Path, signa
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
     assert torch.equal(resumed.accuracy, whole.accuracy)
     assert signal.getsignal(signal_) == handler
-    assert not (tmp_path / "stopped" / "checkpoints").exists()
+    names = sorted(path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir())
+    assert names == ["checkpoint-00000009.json", "journal-00000000", "state-00000009.safetensors"]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
@@ -242,7 +243,7 @@ def test_files_of_others_in_the_folder_of_checkpoints_are_left_alone(tmp_path: P
     read_run(folder)
     resume(folder)
     assert content(folder) == expected
-    assert sorted((folder / "checkpoints").iterdir()) == sorted(mine)
+    assert set((folder / "checkpoints").iterdir()) >= set(mine)
 
 
 def test_an_edited_config_is_not_resumed(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The library call: your model, your clients, an algorithm; a result with per-client numbers."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -146,6 +146,7 @@ def resume(
     rounds: int | None = None,
     algorithm: Algorithm | None = None,
     loss: LossFunction | nn.Module | None = None,
+    lr_schedule: Callable[[int], float] | None = None,
     metrics: Sequence[Any] = (),
     num_classes: int | None = None,
     data_seed: int = 0,
@@ -162,9 +163,10 @@ def resume(
         path: the folder of the run.
         model: a module of the same kind as the one that was trained.
         clients: the same clients.
-        rounds: how many rounds in all; None: as many as were asked for.
+        rounds: how many rounds in all, also of a finished run; None: as many as were asked for.
         algorithm: if it was one of your own that has no name.
-        loss: as it was given to `train`, and so are the next three.
+        loss: as it was given to `train`, and so are the next four.
+        lr_schedule: if it was a function.
         metrics: measured beside the loss.
         num_classes: None: the largest label plus one.
         data_seed: decides the split of clients that come without one.
@@ -174,9 +176,9 @@ def resume(
         after_round: called after each round, with a `Progress`.
     """
     if model is None or clients is None:
-        if rounds is not None or algorithm is not None or loss is not None or metrics:
+        if algorithm is not None or loss is not None or lr_schedule is not None or metrics:
             raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
-        return launch.resume(Path(path), data_folder=data_folder, trust=trust, after_round=after_round)
+        return launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
     settings = read_settings(Path(path))
     check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
     if not isinstance(clients, Federation):
@@ -189,8 +191,8 @@ def resume(
     )  # fmt: skip
     schedule = settings.schedule if rounds is None else replace(settings.schedule, rounds=rounds)
     recipe = Recipe(
-        work=work, engine=settings.make_engine(), server=settings.server, schedule=schedule, name=settings.name,
-        lean=settings.lean, callbacks=tuple(callbacks),
+        work=work, engine=settings.make_engine(), server=settings.make_server(lr_schedule), schedule=schedule,
+        name=settings.name, lean=settings.lean, callbacks=tuple(callbacks),
     )  # fmt: skip
     return go_on(Path(path), model, recipe, after_round=after_round)
 

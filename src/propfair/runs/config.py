@@ -20,6 +20,7 @@ from propfair.federation.partition import PARTITIONERS, Partitioner
 from propfair.federation.split import Splitter
 from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.registry import fields_of, make_dataclass
+from propfair.runs.callbacks import Stopping
 from propfair.runs.loggers import LOGGERS, Logger
 from propfair.runs.schedule import Schedule
 from propfair.runs.toml import read_toml, write_toml
@@ -78,6 +79,10 @@ class RunConfig(BaseModel):
     server: Rounds = Rounds()
     engine: Part = Part()
     schedule: Schedule = Schedule()
+    early_stopping: Stopping | None = Field(
+        default=None,
+        description="End when a statistic over clients gets no better; see its keys below.",
+    )
     log: tuple[str, ...] = Field(
         default=(), description="Where numbers go beside the folder: tensorboard, mlflow:experiment=mine, wandb."
     )
@@ -253,7 +258,9 @@ def _name_only(content: dict[str, Any], section: str) -> None:
         content[section] = {"name": content[section]}
 
 
-_SECTIONS: dict[str, type] = {"local": LocalTraining, "server": Rounds, "schedule": Schedule}
+_SECTIONS: dict[str, type] = {
+    "local": LocalTraining, "server": Rounds, "schedule": Schedule, "early_stopping": Stopping,
+}  # fmt: skip
 
 
 def _check_keys(content: Mapping[str, Any]) -> None:
