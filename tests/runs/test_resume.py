@@ -69,6 +69,32 @@ def test_every_algorithm_resumes(tmp_path: Path, name: str) -> None:
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
 
+NEW = ["aaggff", "adafed", "drfl", "feddg-ga", "fedmdfg", "feddyn", "fedprox", "nash-mtl", "scaff-pd", "upgrad"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["algorithm=scaffold", "algorithm.over=propfair", "server.optimizer=adam"],
+        ["algorithm=aaggff", "algorithm.setting=device"],
+        *(pytest.param([f"algorithm={name}"], marks=pytest.mark.slow) for name in NEW),
+        *(pytest.param([f"server.optimizer={n}"], marks=pytest.mark.slow) for n in ("momentum", "yogi", "adagrad")),
+        pytest.param(["algorithm=fednova", "algorithm.over=scaffold"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_killed_with_a_state(tmp_path: Path, settings: list[str]) -> None:
+    """kill -9 between two checkpoints: what rules, drift corrections and server optimisers keep goes on as well."""
+    config = tiny(*settings, "server.participation=0.5", rounds=5)
+    run(config, tmp_path / "whole", name="tiny")
+    child = start(train_and_die, config, tmp_path / "killed", 12)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert 0 < RunFolder.open(tmp_path / "killed").status["rounds"] < 5
+    resume(tmp_path / "killed")
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
 def test_how_often_a_checkpoint_is_written_leaves_no_trace(tmp_path: Path) -> None:
     run(tiny(rounds=7), tmp_path / "often", name="tiny")
     run(tiny("schedule.checkpoint_every=5", rounds=7), tmp_path / "seldom", name="tiny")

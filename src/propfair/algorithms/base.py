@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from propfair.registry import Registry, fields_of
+from propfair.registry import Registry, fields_of, import_class, make_part
 
 ClientId = int
 State = dict[str, Tensor]  # of the server between rounds: named tensors, so that a checkpoint is one safetensors file
@@ -190,6 +190,10 @@ class Algorithm:
     presets: ClassVar[Presets] = {}
     advice: ClassVar[Advice | None] = None
 
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__  # until it is registered, or asked for by its path
+
     @classmethod
     def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options in a run folder, which spells all of them out, in today's words; it may be of version 0.1.0."""
@@ -304,6 +308,15 @@ class Algorithm:
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", "propfair.algorithms", "propfair.algorithms")
 register = ALGORITHMS.register
+
+
+def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
+    """The algorithm called `name`: a registered one, or a class of yours as `package.module:ClassName`."""
+    if ":" not in name:
+        return ALGORITHMS.make(name, options)
+    kind = import_class(name, "algorithm", Algorithm, "propfair.algorithms.Algorithm")
+    kind.name = name
+    return make_part(kind, options or {}, f"algorithm {name!r}")
 
 
 def order_for(algorithm: Algorithm, client: ClientId, state: State) -> Order:

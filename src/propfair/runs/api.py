@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm
+from propfair.algorithms.base import Algorithm, make_algorithm
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.losses import choose_task
 from propfair.core.metrics import choose_metrics
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 def algorithm(name: str, **hyper_parameters: Any) -> Algorithm:
-    """An algorithm by name: `algorithm("propfair", M=3.0)`, `algorithm("afl", preset="paper")`."""
-    return ALGORITHMS.make(name, hyper_parameters)
+    """An algorithm by name: `algorithm("propfair", M=3.0)`, `algorithm("mine:Rule")`."""
+    return make_algorithm(name, hyper_parameters)
 
 
 def train(
@@ -107,7 +107,7 @@ def train(
     check_device(device)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    chosen = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+    chosen = make_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if not isinstance(clients, Federation):
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     kind, example_loss = choose_task(task, loss, clients.examples.targets(clients.train[0][:2]))

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm
+from propfair.algorithms.base import ALGORITHMS, Algorithm, make_algorithm
 from propfair.core.client import LocalTraining
 from propfair.core.losses import ExampleLoss
 from propfair.core.rounds import Rounds
@@ -80,9 +80,9 @@ class PythonSettings(BaseModel):
         """The algorithm, if it is one that has a name."""
         options = dict(self.algorithm)
         name = options.pop("name")
-        if name not in ALGORITHMS.names():
+        if ":" not in name and name not in ALGORITHMS.names():
             raise ConfigError(f"the run was trained with {name!r}, which has no name here. Pass algorithm= to resume.")
-        return ALGORITHMS.make(name, options)
+        return make_algorithm(name, options)
 
     def make_engine(self) -> Engine:
         """The engine."""
