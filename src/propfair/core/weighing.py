@@ -1,5 +1,7 @@
 """Asks a rule for its weights, and says whose fault it is if they can't be used."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from propfair.algorithms.base import Algorithm, Cohort, Needs, State
@@ -32,7 +34,7 @@ def weigh(algorithm: Algorithm, cohort: Cohort, state: State) -> tuple[Tensor, S
     return weights, state
 
 
-def _refuse(algorithm: Algorithm, cohort: Cohort, weights: Tensor) -> None:
+def _refuse(algorithm: Algorithm, cohort: Cohort, weights: Tensor) -> NoReturn:
     place = int((~weights.isfinite()).nonzero()[0])
     whose = f"client {cohort.clients[place]}" if place < len(cohort) else "an update of an earlier round"
     said = f"round {cohort.round}: {algorithm.name} gave the weight {float(weights[place]):g} to {whose}"

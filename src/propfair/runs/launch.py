@@ -150,7 +150,7 @@ def go_on(
             return Result(read_run(path), module)
         if status.rounds < asked:
             raise ConfigError(f"{path} ended by itself and takes no more rounds: {status.reason}.")
-    settings = {}
+    settings: dict[str, Any] = {}
     if not config_text:
         now = PythonSettings.of(recipe)
         read_settings(path).check(now, path)
