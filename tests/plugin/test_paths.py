@@ -1,6 +1,7 @@
 """Algorithm, data and metric by path, in settings, sweeps and comparisons; never without the user's word."""
 
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import propfair
+from propfair.algorithms import ALGORITHMS
 from propfair.errors import ConfigError
 from propfair.runs.building import build_federation
 from propfair.runs.config import load_config, make_config
@@ -91,6 +93,15 @@ def test_contestants_and_wrappers_by_path() -> None:
     assert other.label == "fedavg"
     nested = make_config({}, ["algorithm=fedprox", f"algorithm.over={MINE}:Halved", "algorithm.options.part=0.1"])
     assert nested.parts.algorithm.inner == Halved(part=0.1)  # type: ignore[attr-defined]
+
+
+def test_a_message_can_not_ask_for_an_import() -> None:
+    """A Flower client makes what its server names by the registry: nothing is imported, not even inside wrappers."""
+    path = "this:s"  # prints a poem when it is imported
+    for name, options in ((path, {}), ("fedprox", {"over": path}), ("ditto", {"options": {"over": path}})):
+        with pytest.raises(ConfigError):
+            ALGORITHMS.make(name, options)
+    assert "this" not in sys.modules
 
 
 def test_a_sweep_of_own_rules(tmp_path: Path) -> None:

@@ -310,13 +310,33 @@ ALGORITHMS: Registry[Algorithm] = Registry("algorithm", "propfair.algorithms", "
 register = ALGORITHMS.register
 
 
+_IMPORTED: dict[str, type[Algorithm]] = {}  # by path, what the user has asked for
+
+
 def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
-    """The algorithm called `name`: a registered one, or a class of yours as `package.module:ClassName`."""
-    if ":" not in name:
-        return ALGORITHMS.make(name, options)
-    kind = import_class(name, "algorithm", Algorithm, "propfair.algorithms.Algorithm")
-    kind.name = name
-    return make_part(kind, options or {}, f"algorithm {name!r}")
+    """The algorithm called `name`: a registered one, or a class of yours as `package.module:ClassName`.
+
+    Paths, also those inside wrappers, are imported here and nowhere else: call it with what the user has said. What
+    arrives in a message goes through `ALGORITHMS.make`, which imports nothing.
+    """
+    _import_paths(name, options or {})
+    return build_algorithm(name, options)
+
+
+def build_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
+    """An algorithm that is registered, or whose path the user has asked for before."""
+    if name in _IMPORTED:
+        return make_part(_IMPORTED[name], options or {}, f"algorithm {name!r}")
+    return ALGORITHMS.make(name, options)
+
+
+def _import_paths(name: str, options: Mapping[str, Any]) -> None:
+    if ":" in name:
+        _IMPORTED[name] = import_class(name, "algorithm", Algorithm, "propfair.algorithms.Algorithm")
+        _IMPORTED[name].name = name
+    inner, further = options.get("over"), options.get("options")
+    if isinstance(inner, str):
+        _import_paths(inner, further if isinstance(further, Mapping) else {})
 
 
 def order_for(algorithm: Algorithm, client: ClientId, state: State) -> Order:

@@ -18,7 +18,7 @@ from propfair.algorithms.base import (
     Reduce,
     State,
     Watch,
-    make_algorithm,
+    build_algorithm,
 )
 from propfair.errors import ConfigError
 
@@ -41,7 +41,7 @@ class Over(Algorithm):
     @cached_property
     def inner(self) -> Algorithm:
         """The algorithm underneath."""
-        return make_algorithm(self.over, self.options)
+        return build_algorithm(self.over, self.options)
 
     @property
     def needs(self) -> Needs:
