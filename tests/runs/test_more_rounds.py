@@ -176,7 +176,7 @@ def die_after_the_stop(folder: Path) -> None:
     import signal
 
     torch.set_num_threads(1)
-    RunFolder.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
+    RunFolder.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     stop_early(folder)
 
 

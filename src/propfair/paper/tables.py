@@ -134,7 +134,8 @@ def _csv(numbers: list[Number]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference", "low", "high"])
     for number in numbers:
-        values = (number.ours, number.ours_std, number.paper, number.paper_std, number.difference)
-        values += (number.low, number.high)
+        values = (
+            number.ours, number.ours_std, number.paper, number.paper_std, number.difference, number.low, number.high,
+        )  # fmt: skip
         writer.writerow([number.row, number.column, *("" if math.isnan(value) else repr(value) for value in values)])
     return text.getvalue()

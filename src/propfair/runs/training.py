@@ -116,9 +116,7 @@ def fit(
             sinks.log(server.round, _finite(values))
         try:
             while server.round < schedule.rounds and not stop and not view.stopped:
-                for callback in recipe.callbacks:
-                    callback.before_round(view)
-                if view.stopped:
+                if _stopped_before(view, recipe.callbacks):
                     break
                 outcome = server.run_round()
                 trained.records.add_outcome(outcome)
@@ -172,6 +170,13 @@ def fit(
                 work.federation.names[client]: exported(own) for client, own in sorted(session.memories.items())
             }
     return trained
+
+
+def _stopped_before(view: Training, callbacks: Sequence[Callback]) -> bool:
+    """Let callbacks look before a round; whether one of them ends the training."""
+    for callback in callbacks:
+        callback.before_round(view)
+    return bool(view.stopped)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
