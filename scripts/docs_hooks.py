@@ -1,7 +1,8 @@
-"""What the documentation site makes itself: pages from the registries, formulas as MathML, a menu of what exists."""
+"""What the site makes itself: pages from the registries and notebooks, formulas as MathML, a menu of what exists."""
 
 import html
 import inspect
+import json
 import logging
 import re
 from pathlib import Path
@@ -19,7 +20,10 @@ from propfair.cli.app import app, load_commands
 
 # A formula, also one in $$ inside a line, which the extension takes for $ with two stray signs around it.
 _FORMULA = re.compile(r'(\$?)<(span|div) class="arithmatex">(.*?)</\2>(\$?)', re.DOTALL)
-_GENERATED = ("reference/algorithms.md", "reference/cli.md")
+_NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+_GENERATED = (
+    "reference/algorithms.md", "reference/cli.md", *(f"notebooks/{path.stem}.md" for path in _NOTEBOOKS),
+)  # fmt: skip
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -30,9 +34,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that follow from the code."""
-    for name, content in zip(_GENERATED, (algorithms_page(), commands_page()), strict=True):
+    """Add the pages that follow from the code and from the notebooks, which can be downloaded beside them."""
+    pages = (algorithms_page(), commands_page(), *map(notebook_page, _NOTEBOOKS))
+    for name, content in zip(_GENERATED, pages, strict=True):
         files.append(File.generated(config, name, content=content))
+    for path in _NOTEBOOKS:
+        files.append(File.generated(config, f"notebooks/{path.name}", content=path.read_text(encoding="utf-8")))
     return files
 
 
@@ -65,6 +72,18 @@ def commands_page() -> str:
     context = typer.Context(command, info_name="propfair")
     text = get_docs_for_click(obj=command, ctx=context, name="propfair", title="Command line")
     return re.sub(r"\[/?cyan\]", "`", text)
+
+
+def notebook_page(path: Path) -> str:
+    """The text and the code of a notebook. Its outputs are what the reader gets by running it."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    shown = [
+        source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+        for cell, source in zip(cells, sources, strict=True)
+    ]
+    download = f"[The notebook]({path.name}) itself; it runs from top to bottom in a minute or so."
+    return "\n\n".join([shown[0], download, *shown[1:]]) + "\n"
 
 
 def _existing(nav: Any, docs: Path) -> Any:

@@ -14,6 +14,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -97,19 +98,8 @@ class Registry(Generic[T]):
         ]
 
     def make(self, name: str, fields: Mapping[str, Any] | None = None) -> T:
-        """Build the part `name` from option values, which may be text (from a command line or a TOML file).
-
-        The key `preset` stands for a bundle of options that the part names in `presets`; single options win over it.
-        """
-        part = self.get(name)
-        fields = dict(fields or {})
-        preset = fields.pop("preset", None)
-        if preset is not None:
-            presets: Mapping[str, Mapping[str, Any]] = getattr(part, "presets", {})
-            if not isinstance(preset, str) or preset not in presets:
-                raise unknown(f"preset of {self.kind} {name!r}:", str(preset), presets)
-            fields = {**presets[preset], **fields}
-        return make_dataclass(part, fields, f"{self.kind} {name!r}")
+        """Build the part `name` from option values; see `make_part`."""
+        return make_part(self.get(name), fields or {}, f"{self.kind} {name!r}")
 
     def _load(self) -> None:
         if self._loaded:
@@ -127,6 +117,47 @@ class Registry(Generic[T]):
 def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:  # noqa: ARG001 - decides what is found
     """What all packages on the import path offer, read once: it takes as long as loading all parts."""
     return metadata.entry_points()
+
+
+def import_path(path: str, kind: str) -> Any:
+    """What `package.module:Name` names. Importing runs the module, so ask only for what the user has said.
+
+    Modules are looked for in the working directory, too, after all other places.
+    """
+    home, _, name = path.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        return getattr(importlib.import_module(home), name)
+    except Exception as error:  # importing runs the user's own code
+        raise ConfigError(
+            f"{kind} {path!r} can't be imported ({type(error).__name__}: {error}). "
+            "Write package.module:Name, and run where Python finds the package."
+        ) from error
+
+
+def import_class(path: str, kind: str, base: type[T], called: str) -> type[T]:
+    """A class of the user by its path; nothing that is not derived from `base`, `called` so, is ever called."""
+    found = import_path(path, kind)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise ConfigError(f"{kind} {path!r} must be a class derived from {called}; it is {what} and was not called.")
+    return found
+
+
+def make_part(part: type[T], fields: Mapping[str, Any], what: str) -> T:
+    """Build a part from option values, which may be text (from a command line or a TOML file).
+
+    The key `preset` stands for a bundle of options that the part names in `presets`; single options win over it.
+    """
+    fields = dict(fields)
+    preset = fields.pop("preset", None)
+    if preset is not None:
+        presets: Mapping[str, Mapping[str, Any]] = getattr(part, "presets", {})
+        if not isinstance(preset, str) or preset not in presets:
+            raise unknown(f"preset of {what}:", str(preset), presets)
+        fields = {**presets[preset], **fields}
+    return make_dataclass(part, fields, what)
 
 
 def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:

@@ -15,6 +15,7 @@ from propfair.algorithms.propfair import PropFair
 from propfair.registry import fields_of
 from propfair.runs.folder import RunFolder
 from propfair.runs.reading import read_run
+from tests.cli.inside import call
 
 TINY = ["data.num_clients=4", "schedule.rounds=2", "schedule.eval_every=1", "model=logistic"]
 
@@ -66,6 +67,18 @@ def test_run_from_a_file_as_json(tmp_path: Path) -> None:
     assert result["folder"] == "here"
     assert len(result["accuracy"]["test"]) == 4
     assert RunFolder.open(tmp_path / "here").environment["seed"] == 7
+
+
+def test_resume_gives_a_run_more_rounds(tmp_path: Path) -> None:
+    assert call("run", *TINY, "-q", "-o", "here", cwd=tmp_path).code == 0
+    done = call("resume", "here", "schedule.rounds=4", "--format", "json", cwd=tmp_path)
+    assert json.loads(done.stdout)["rounds"] == 4
+    for setting, reason in (
+        ("local.lr=1", "resume takes schedule.rounds=N and no local.lr"),
+        ("schedule.rounds=many", "must be a number of rounds; got 'many'"),
+        ("schedule.rounds=3", "has done 4 rounds already"),
+    ):
+        assert reason in call("resume", "here", setting, cwd=tmp_path).stderr.replace("\n", " ")
 
 
 def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def test_every_algorithm_and_command_is_on_it(site: Path) -> None:
         assert f"propfair {name}" in commands
 
 
+def test_notebooks_are_on_it(site: Path) -> None:
+    page = (site / "notebooks" / "first-steps.html").read_text(encoding="utf-8")
+    assert "First steps" in page
+    assert "propfair" in page
+    assert (site / "notebooks" / "first-steps.ipynb").exists()
+
+
 def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
     tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in tutorial

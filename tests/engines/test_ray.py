@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from propfair.algorithms.base import Algorithm, Cohort, Needs, Personal, State
+from propfair.algorithms.base import ALGORITHMS, Algorithm, Cohort, Needs, Personal, State
 from propfair.algorithms.fedavg import FedAvg
 from propfair.algorithms.propfair import PropFair
 from propfair.core.aggregator import Outcome
@@ -139,6 +139,38 @@ def test_bits_equal_one_process(cluster: Any, algorithm: Algorithm, num_clients:
     found = train(Ray(address=cluster.address, workers=2), work, participation=participation)
     assert_same(found, train(InProcess(threads=1), work, participation=participation))
     assert not found.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["aaggff", "adafed", "drfl", "feddg-ga", "fedmdfg", "scaff-pd", "upgrad", "feddyn"])
+def test_new_rules_give_the_bits_of_one_process(cluster: Any, name: str) -> None:
+    work = workload(ALGORITHMS.make(name), 9)
+    found = train(Ray(address=cluster.address, workers=2), work, participation=0.5)
+    assert_same(found, train(InProcess(threads=1), work, participation=0.5))
+
+
+@pytest.mark.slow
+def test_nested_wrappers_and_a_server_optimiser_give_the_bits_of_one_process(cluster: Any, tmp_path: Path) -> None:
+    settings = ["algorithm=fednova", "algorithm.over=scaffold", "algorithm.options.over=propfair"]
+    settings += ["server.optimizer=yogi", "server.participation=0.5"]
+    run(tiny(*settings, "engine=inprocess", "engine.threads=1", rounds=3), tmp_path / "here", name="tiny")
+    there = ["engine=ray", "engine.workers=2", f'engine.address="{cluster.address}"']
+    run(tiny(*settings, *there, rounds=3), tmp_path / "there", name="tiny")
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["propfair", "afl", "fedmgda+"])
+def test_every_task_gives_the_bits_of_one_process(cluster: Any, rule: str) -> None:
+    from tests.tasks.scenes import SCENES
+    from tests.tasks.test_tasks import RULES, train
+
+    algorithm = ALGORITHMS.make(rule, RULES[rule])
+    for name, scene in SCENES.items():
+        alone = train(scene, algorithm, engine=InProcess(threads=1))
+        apart = train(scene, algorithm, engine=Ray(address=cluster.address, workers=2))
+        for ours, theirs in zip(apart.model.parameters(), alone.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs), name
 
 
 @pytest.mark.slow

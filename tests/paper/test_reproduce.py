@@ -180,7 +180,7 @@ def test_a_second_call_says_the_same_and_runs_nothing(out: Path) -> None:
     assert again.numbers == before.numbers
     assert len(screen.said) == 1
     assert {path: path.stat().st_mtime_ns for path in out.rglob("status.json")} == times
-    for _, _, left in left_to_run("table6-cifar10", Settings(scale="smoke", out=out)):
+    for *_, left in left_to_run("table6-cifar10", Settings(scale="smoke", out=out)):
         assert left.nothing
 
 

@@ -37,7 +37,8 @@ def test_a_run_writes_everything_and_it_can_be_read_back(tmp_path: Path) -> None
         assert torch.equal(stored.model()[name], tensor)
     assert config.to_toml() == stored.config_text
     assert not list((tmp_path / "one").glob(".*"))
-    assert not (tmp_path / "one" / "checkpoints").exists()
+    kept = sorted(path.name for path in (tmp_path / "one" / "checkpoints").iterdir())
+    assert kept == ["checkpoint-00000002.json", "journal-00000000", "state-00000002.safetensors"]  # for more rounds
     assert pq.read_table(tmp_path / "one" / "records.parquet").num_rows == result.records.num_rows
 
 

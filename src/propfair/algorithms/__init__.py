@@ -24,6 +24,7 @@ from propfair.algorithms.base import (
     Reduce,
     State,
     Watch,
+    make_algorithm,
     register,
 )
 from propfair.algorithms.ditto import Ditto
@@ -96,5 +97,6 @@ __all__ = [
     "State",
     "UPGrad",
     "Watch",
+    "make_algorithm",
     "register",
 ]

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from propfair.registry import Registry, fields_of
+from propfair.registry import Registry, fields_of, import_class, make_part
 
 ClientId = int
 State = dict[str, Tensor]  # of the server between rounds: named tensors, so that a checkpoint is one safetensors file
@@ -190,6 +190,10 @@ class Algorithm:
     presets: ClassVar[Presets] = {}
     advice: ClassVar[Advice | None] = None
 
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__  # until it is registered, or asked for by its path
+
     @classmethod
     def as_named_today(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options in a run folder, which spells all of them out, in today's words; it may be of version 0.1.0."""
@@ -304,6 +308,35 @@ class Algorithm:
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", "propfair.algorithms", "propfair.algorithms")
 register = ALGORITHMS.register
+
+
+_IMPORTED: dict[str, type[Algorithm]] = {}  # by path, what the user has asked for
+
+
+def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
+    """The algorithm called `name`: a registered one, or a class of yours as `package.module:ClassName`.
+
+    Paths, also those inside wrappers, are imported here and nowhere else: call it with what the user has said. What
+    arrives in a message goes through `ALGORITHMS.make`, which imports nothing.
+    """
+    _import_paths(name, options or {})
+    return build_algorithm(name, options)
+
+
+def build_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
+    """An algorithm that is registered, or whose path the user has asked for before."""
+    if name in _IMPORTED:
+        return make_part(_IMPORTED[name], options or {}, f"algorithm {name!r}")
+    return ALGORITHMS.make(name, options)
+
+
+def _import_paths(name: str, options: Mapping[str, Any]) -> None:
+    if ":" in name:
+        _IMPORTED[name] = import_class(name, "algorithm", Algorithm, "propfair.algorithms.Algorithm")
+        _IMPORTED[name].name = name
+    inner, further = options.get("over"), options.get("options")
+    if isinstance(inner, str):
+        _import_paths(inner, further if isinstance(further, Mapping) else {})
 
 
 def order_for(algorithm: Algorithm, client: ClientId, state: State) -> Order:

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from propfair.algorithms.base import (
-    ALGORITHMS,
     Algorithm,
     Cohort,
     Drift,
@@ -19,6 +18,7 @@ from propfair.algorithms.base import (
     Reduce,
     State,
     Watch,
+    build_algorithm,
 )
 from propfair.errors import ConfigError
 
@@ -41,7 +41,7 @@ class Over(Algorithm):
     @cached_property
     def inner(self) -> Algorithm:
         """The algorithm underneath."""
-        return ALGORITHMS.make(self.over, self.options)
+        return build_algorithm(self.over, self.options)
 
     @property
     def needs(self) -> Needs:

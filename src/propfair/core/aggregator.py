@@ -16,6 +16,7 @@ from propfair.core.params import all_finite
 from propfair.core.rates import rate_factor
 from propfair.core.rounds import Rounds
 from propfair.core.updates import PastUpdates, Sums, gram_matrix
+from propfair.core.weighing import weigh
 from propfair.errors import ConfigError, TrainingError
 from propfair.seeds import generator
 
@@ -121,14 +122,14 @@ class Aggregator:
         if algorithm.needs & Needs.GRAM:
             cohort = replace(cohort, gram=gram_matrix(sums.updates, past.updates), past=past.rows)
         if early is None:
-            weights, state = algorithm.weigh(cohort, self.state)
+            weights, state = weigh(algorithm, cohort, self.state)
             update = weights[: len(cohort)].to(sums.updates) @ sums.updates
             if len(cohort.past):
                 update += weights[len(cohort) :].to(past.updates) @ past.updates
         else:
             summed = early if len(cohort) == len(early) else early[alive]
             if state is None:  # the weights were known up to a factor
-                weights, state = algorithm.weigh(cohort, self.state)
+                weights, state = weigh(algorithm, cohort, self.state)
             else:  # known since before training: those who are left share the weight of those who are not
                 weights = summed * _ratio(early, summed)
             assert sums.total is not None
@@ -244,7 +245,7 @@ class Aggregator:
         """Weights that are known before training, with the next state; or the prior of a rule, without."""
         algorithm = self.algorithm
         if not algorithm.needs & (Needs.NORMS | Needs.GRAM):
-            return algorithm.weigh(cohort, self.state)
+            return weigh(algorithm, cohort, self.state)
         return algorithm.prior(cohort, self.state), None
 
     def _with_reports(self, cohort: Cohort, reports: Reports, late: bool) -> Cohort:

@@ -1,6 +1,5 @@
 """Further numbers of each client: F1, AUC, RMSE and the like, by torchmetrics, or any function of output and target."""
 
-import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from propfair.core.tasks import Task
 from propfair.errors import ConfigError, MissingExtraError, TrainingError
+from propfair.registry import import_path
 
 LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse", "perplexity"})
 _BY_TASK: dict[str, tuple[str, ...]] = {
@@ -84,7 +84,7 @@ def _metric(wanted: Any, task: Task) -> Metric:
         return wanted
     if isinstance(wanted, str):
         if ":" in wanted:
-            return _metric(_imported(wanted), task)
+            return _metric(import_path(wanted, "metric"), task)
         if wanted not in _BY_TASK[task.name]:
             known = ", ".join(filter(None, (task.score, *_BY_TASK[task.name]))) or "none"
             raise ConfigError(
@@ -103,14 +103,6 @@ def _metric(wanted: Any, task: Task) -> Metric:
         higher = getattr(wanted, "higher_is_better", True)
         return Metric(getattr(wanted, "__name__", type(wanted).__name__), wanted, bool(higher))
     raise ConfigError(f"a metric is a name, a function or an object of torchmetrics; got {wanted!r}")
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"metric {path!r} can't be imported: {error}") from None
 
 
 def read_meter(metric: Metric, meter: Meter, where: str) -> float:

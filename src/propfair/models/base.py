@@ -1,6 +1,5 @@
 """The recipe of a network: options now, input shape and number of classes later."""
 
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from propfair.errors import ConfigError
-from propfair.registry import Registry
+from propfair.registry import Registry, import_class
 
 Shape = tuple[int, ...]  # of one example, without the batch
 
@@ -41,7 +40,7 @@ class ImportedModel(ModelSpec):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, input_shape: Shape, num_classes: int) -> nn.Module:
-        kind = self._find()
+        kind = import_class(self.path, "model", nn.Module, "torch.nn.Module")
         known = {"input_shape": input_shape, "num_classes": num_classes}
         try:
             takes = inspect.signature(kind).parameters
@@ -51,23 +50,6 @@ class ImportedModel(ModelSpec):
             raise ConfigError(
                 f"model {self.path!r} can't be called with {dict(self.options)}: {type(error).__name__}: {error}"
             ) from error
-
-    def _find(self) -> type[nn.Module]:
-        home, _, name = self.path.partition(":")
-        try:
-            found = getattr(importlib.import_module(home), name)
-        except Exception as error:  # importing runs the user's own code
-            raise ConfigError(
-                f"model {self.path!r} can't be imported ({type(error).__name__}: {error}). "
-                "Write package.module:ClassName, and run where Python finds the package."
-            ) from error
-        if not (isinstance(found, type) and issubclass(found, nn.Module)):
-            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-            raise ConfigError(
-                f"model {self.path!r} must be a class derived from torch.nn.Module; it is {what} and was not called. "
-                "Write a class whose __init__ makes the network."
-            )
-        return found
 
 
 def make_model(name: str, options: Mapping[str, Any] | None = None) -> ModelSpec:

@@ -92,7 +92,43 @@ class Example(_Written):
     example: Literal["nash", "afl-failure"]
 
 
-Preset = Statistics | Sizes | Chosen | Relative | Finetune | Scatter | Together | Example
+class RankedData(BaseModel):
+    """One data set of a ranking: the settings that all contestants share, and what to know about it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    note: str
+    run: dict[str, Any]
+
+
+class RankedScale(BaseModel):
+    """How large a ranking is: trials of each contestant, seeds of the final runs, data sets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trials: int
+    seeds: list[int]
+    data: dict[str, RankedData]
+
+
+class Ranking(_Written):
+    """Contestants on several data sets at equal budgets of tuning, ranked, and held against the `reference`."""
+
+    kind: Literal["ranking"]
+    reference: str
+    criterion: str
+    contestants: list[str]
+    scale: dict[str, RankedScale]
+
+    def at(self, scale: Scale) -> RankedScale:
+        """What is run at this scale."""
+        if scale not in self.scale:
+            raise ConfigError(f"{self.title} has no scale {scale!r}; it has: {', '.join(self.scale)}")
+        return self.scale[scale]
+
+
+Preset = Statistics | Sizes | Chosen | Relative | Finetune | Scatter | Together | Example | Ranking
 _PRESET: TypeAdapter[Preset] = TypeAdapter(Annotated[Preset, Field(discriminator="kind")])
 
 

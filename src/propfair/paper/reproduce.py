@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 from propfair.errors import ConfigError
 from propfair.fairness.statistics import MeanStd
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
-from propfair.paper.catalogue import Experiment, check_experiments, load_experiment, load_preset
+from propfair.paper.catalogue import check_experiments, load_experiment, load_preset
+from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
 from propfair.report.sweep import edge_notes
@@ -40,16 +42,33 @@ def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]
         wanted = check_experiments(settings.experiments, [one for part in named.values() for one in part])
         parts = [part for part, own in named.items() if set(own) & set(wanted)]
         return [one for part in parts for one in reproduce(part, settings, screen)]
+    if isinstance(preset, catalogue.Ranking):
+        return _Reproduction(settings, screen).ranking(name, preset)
     return [_Reproduction(settings, screen).of(name, preset)]
 
 
-def left_to_run(name: str, settings: Settings) -> Iterator[tuple[Experiment, Sweep, Estimate]]:
+class Left(NamedTuple):
+    """What is left to run on one data set."""
+
+    title: str
+    note: str  # what to know about this scale
+    sweep: Sweep
+    estimate: Estimate
+
+
+def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     """What is left to run for a table or figure, with an estimate from a measured round."""
-    work = _Reproduction(settings, _Silent())
-    for part, only in _needs(load_preset(name)):
+    work, preset = _Reproduction(settings, _Silent()), load_preset(name)
+    if isinstance(preset, catalogue.Ranking):
+        for data in ranked_data(preset, settings):
+            sweep, home = ranking_sweep(preset, data, settings)
+            described = preset.at(settings.scale).data[data]
+            yield Left(described.title, described.note, sweep, work.estimate(Studies(sweep, home)))
+    for part, only in _needs(preset):
         if not settings.experiments or part in settings.experiments:
             sweep, home = work.sweep(part, only)
-            yield load_experiment(part), sweep, work.estimate(Studies(sweep, home))
+            experiment = load_experiment(part)
+            yield Left(experiment.title, experiment.note(settings.scale), sweep, work.estimate(Studies(sweep, home)))
 
 
 class _Reproduction:
@@ -89,10 +108,13 @@ class _Reproduction:
 
     def studies(self, experiment: str, only: Sequence[str] = ()) -> Studies:
         """The finished sweep behind an experiment."""
-        sweep, home = self.sweep(experiment, only)
-        studies = Studies(sweep, home)
         described = load_experiment(experiment)
-        self.screen.say(f"{described.title}, scale {self.settings.scale}: {described.note(self.settings.scale)}")
+        return self._finished(*self.sweep(experiment, only), described.title, described.note(self.settings.scale))
+
+    def _finished(self, sweep: Sweep, home: Home, title: str, note: str) -> Studies:
+        """Run what is left of a sweep."""
+        studies = Studies(sweep, home)
+        self.screen.say(f"{title}, scale {self.settings.scale}: {note}")
         if not studies.complete:
             self.screen.say(said_estimate(self.estimate(studies), self.settings))
             with self.screen.table(sweep) as show:
@@ -101,7 +123,7 @@ class _Reproduction:
                     minutes=self.settings.minutes, show=show,
                 )  # fmt: skip
         if not studies.complete:
-            raise NotCompleteError(f"time is up before all runs of {experiment} are done; the same command goes on")
+            raise NotCompleteError(f"time is up before all runs of {title} are done; the same command goes on")
         return studies
 
     # The tables.
@@ -141,6 +163,16 @@ class _Reproduction:
                     ours = _value(winners[label], key)
                     numbers.append(Number(label, experiment, ours, paper=preset.paper[experiment][label]))
         return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
+
+    def ranking(self, name: str, preset: catalogue.Ranking) -> list[Reproduced]:
+        """A table for each data set, and one of the ranks on all of them."""
+        tables, by_data = [], {}
+        for data in ranked_data(preset, self.settings):
+            described = preset.at(self.settings.scale).data[data]
+            found = self._finished(*ranking_sweep(preset, data, self.settings), described.title, described.note)
+            table, by_data[data] = ranked(name, preset, data, self.settings, found)
+            tables.append(table)
+        return tables if len(tables) == 1 else [*tables, overall(name, preset, by_data)]
 
     # The figures.
 

@@ -1,6 +1,7 @@
 """A table or figure of the paper, redone: our numbers beside the paper's."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from propfair.runs.certificate import Certified
 
 @dataclass(frozen=True)
 class Number:
-    """One number of ours beside the paper's; nan where there is none."""
+    """One number of ours beside the paper's; nan where there is none. `low` and `high` are limits of an interval."""
 
     row: str
     column: str
@@ -19,6 +20,8 @@ class Number:
     ours_std: float = math.nan
     paper: float = math.nan
     paper_std: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def difference(self) -> float:
@@ -36,6 +39,8 @@ class Reproduced:
         notes: what differs from the paper, said in sentences.
         certified: for figures of relative changes.
         runs: the folders of the runs behind the numbers; none for what is computed.
+        part: what this table is about, for presets with several.
+        chosen: by row, the values that were chosen, as they are written for people.
     """
 
     name: str
@@ -44,12 +49,19 @@ class Reproduced:
     notes: list[str] = field(default_factory=list)
     certified: list[Certified] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
+    part: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        return f"{self.preset.title}: {self.part}" if self.part else self.preset.title
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values; None for nan."""
         return {
             "name": self.name,
-            "title": self.preset.title,
+            "title": self.title,
             "notes": self.notes,
             "numbers": [
                 {
@@ -58,6 +70,7 @@ class Reproduced:
                 }
                 for number in self.numbers
             ],
+            "chosen": dict(self.chosen),
             "certificates": [one.as_dict() for one in self.certified],
             "runs": [str(path) for path in self.runs],
         }

@@ -18,13 +18,15 @@ _PLAIN = ("chosen", "sizes")  # values rather than percentages
 
 
 def table_of(reproduced: Reproduced) -> TextTable:
-    """Ours, the paper's and the difference in each cell."""
+    """Ours, the paper's and the difference in each cell; ours alone in a ranking."""
+    if reproduced.preset.kind == "ranking":
+        return _ranking_table(reproduced)
     numbers = reproduced.numbers
     columns = list(dict.fromkeys(number.column for number in numbers))
     rows = list(dict.fromkeys(number.row for number in numbers))
     cells = {(number.row, number.column): _cell(number, reproduced.preset.kind in _PLAIN) for number in numbers}
     return TextTable(
-        reproduced.preset.title,
+        reproduced.title,
         ["", *columns],
         [[row, *(cells.get((row, column), "-") for column in columns)] for row in rows],
         ["Ours / the paper's / difference.", *_sentences(reproduced.notes)],
@@ -32,11 +34,33 @@ def table_of(reproduced: Reproduced) -> TextTable:
 
 
 def long_table(reproduced: Reproduced) -> TextTable:
-    """A line for each number, narrow enough for a screen."""
+    """A line for each number, narrow enough for a screen; for each contestant in a ranking."""
+    if reproduced.preset.kind == "ranking":
+        return _ranking_table(reproduced)
     plain = reproduced.preset.kind in _PLAIN
     rows = [[number.row, number.column, *_three(number, plain)] for number in reproduced.numbers]
     columns = ["", "what", "ours", "paper", "difference"]
-    return TextTable(reproduced.preset.title, columns, rows, _sentences(reproduced.notes))
+    return TextTable(reproduced.title, columns, rows, _sentences(reproduced.notes))
+
+
+def _ranking_table(reproduced: Reproduced) -> TextTable:
+    """A line for each contestant: what was chosen for it, its numbers, and intervals where there are some."""
+    numbers, chosen = reproduced.numbers, reproduced.chosen
+    columns = list(dict.fromkeys(number.column for number in numbers))
+    cells = {(number.row, number.column): _with_limits(number) for number in numbers}
+    rows = [
+        [row, *([chosen.get(row) or "-"] if chosen else []), *(cells.get((row, column), "-") for column in columns)]
+        for row in dict.fromkeys(number.row for number in numbers)
+    ]
+    heads = ["algorithm", *(["chosen"] if chosen else []), *columns]
+    return TextTable(reproduced.title, heads, rows, _sentences(reproduced.notes))
+
+
+def _with_limits(number: Number) -> str:
+    """`1.2 [0.4, 2.0]`, or `1.2 ± 0.3`, or `1.2`."""
+    if not math.isnan(number.low):
+        return f"{number.ours:.1f} [{number.low:.1f}, {number.high:.1f}]"
+    return f"{number.ours:.1f}" if math.isnan(number.ours_std) else f"{number.ours:.1f} ± {number.ours_std:.1f}"
 
 
 def write_reproduction(reproduced: Reproduced, folder: Path) -> list[Path]:
@@ -108,8 +132,10 @@ def _three(number: Number, plain: bool) -> tuple[str, str, str]:
 def _csv(numbers: list[Number]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference"])
+    writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference", "low", "high"])
     for number in numbers:
-        values = (number.ours, number.ours_std, number.paper, number.paper_std, number.difference)
+        values = (
+            number.ours, number.ours_std, number.paper, number.paper_std, number.difference, number.low, number.high,
+        )  # fmt: skip
         writer.writerow([number.row, number.column, *("" if math.isnan(value) else repr(value) for value in values)])
     return text.getvalue()

@@ -1,14 +1,14 @@
 """The library call: your model, your clients, an algorithm; a result with per-client numbers."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm
+from propfair.algorithms.base import Algorithm, make_algorithm
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.losses import choose_task
 from propfair.core.metrics import choose_metrics
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 def algorithm(name: str, **hyper_parameters: Any) -> Algorithm:
-    """An algorithm by name: `algorithm("propfair", M=3.0)`, `algorithm("afl", preset="paper")`."""
-    return ALGORITHMS.make(name, hyper_parameters)
+    """An algorithm by name: `algorithm("propfair", M=3.0)`, `algorithm("mine:Rule")`."""
+    return make_algorithm(name, hyper_parameters)
 
 
 def train(
@@ -107,7 +107,7 @@ def train(
     check_device(device)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    chosen = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+    chosen = make_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if not isinstance(clients, Federation):
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     kind, example_loss = choose_task(task, loss, clients.examples.targets(clients.train[0][:2]))
@@ -146,6 +146,7 @@ def resume(
     rounds: int | None = None,
     algorithm: Algorithm | None = None,
     loss: LossFunction | nn.Module | None = None,
+    lr_schedule: Callable[[int], float] | None = None,
     metrics: Sequence[Any] = (),
     num_classes: int | None = None,
     data_seed: int = 0,
@@ -162,9 +163,10 @@ def resume(
         path: the folder of the run.
         model: a module of the same kind as the one that was trained.
         clients: the same clients.
-        rounds: how many rounds in all; None: as many as were asked for.
+        rounds: how many rounds in all, also of a finished run; None: as many as were asked for.
         algorithm: if it was one of your own that has no name.
-        loss: as it was given to `train`, and so are the next three.
+        loss: as it was given to `train`, and so are the next four.
+        lr_schedule: if it was a function.
         metrics: measured beside the loss.
         num_classes: None: the largest label plus one.
         data_seed: decides the split of clients that come without one.
@@ -174,9 +176,9 @@ def resume(
         after_round: called after each round, with a `Progress`.
     """
     if model is None or clients is None:
-        if rounds is not None or algorithm is not None or loss is not None or metrics:
+        if algorithm is not None or loss is not None or lr_schedule is not None or metrics:
             raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
-        return launch.resume(Path(path), data_folder=data_folder, trust=trust, after_round=after_round)
+        return launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
     settings = read_settings(Path(path))
     check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
     if not isinstance(clients, Federation):
@@ -189,8 +191,8 @@ def resume(
     )  # fmt: skip
     schedule = settings.schedule if rounds is None else replace(settings.schedule, rounds=rounds)
     recipe = Recipe(
-        work=work, engine=settings.make_engine(), server=settings.server, schedule=schedule, name=settings.name,
-        lean=settings.lean, callbacks=tuple(callbacks),
+        work=work, engine=settings.make_engine(), server=settings.make_server(lr_schedule), schedule=schedule,
+        name=settings.name, lean=settings.lean, callbacks=tuple(callbacks),
     )  # fmt: skip
     return go_on(Path(path), model, recipe, after_round=after_round)
 

@@ -9,8 +9,11 @@ from propfair.core.client import Workload
 from propfair.core.losses import choose_task
 from propfair.core.metrics import choose_metrics
 from propfair.core.tasks import LossFunction, Task
+from propfair.data.base import Examples
+from propfair.data.imported import ImportedData
 from propfair.errors import ConfigError
 from propfair.federation.federation import Federation, federate
+from propfair.federation.own import from_datasets
 from propfair.federation.saved import load_partition
 from propfair.runs.config import RunConfig
 from propfair.runs.folder import RunFolder
@@ -29,7 +32,15 @@ class Beginning(NamedTuple):
 def build_federation(config: RunConfig) -> Federation:
     """The clients of a config. Depends on its data section alone, so that runs can share them."""
     parts, data = config.parts, config.data
-    examples = parts.source.load(data.folder)
+    if isinstance(parts.source, ImportedData):
+        found = parts.source.call()
+        if isinstance(found, Federation):
+            return found
+        if not isinstance(found, Examples):
+            return from_datasets(found, splitter=parts.splitter, seed=data.seed)
+        examples = found
+    else:
+        examples = parts.source.load(data.folder)
     if data.saved is not None:
         return load_partition(data.saved, examples)
     return federate(examples, parts.partitioner, parts.num_clients, parts.splitter, data.seed)

@@ -46,7 +46,7 @@ class Callback:
     """
 
     def before_round(self, training: Training) -> None:
-        """Called before each round."""
+        """Called before each round, which does not take place if the callback stops the training."""
 
     def after_round(self, training: Training) -> None:
         """Called after each round, evaluations included."""
@@ -96,6 +96,11 @@ class EarlyStopping(Callback):
         self._higher = higher_is_better
         self.best_round, self.best_value, self._waited = 0, math.nan, 0
         self._best: dict[str, Tensor] = {}
+        self._what = " ".join(filter(None, (split, statistic, metric)))
+
+    def before_round(self, training: Training) -> None:
+        if self._waited >= self.patience:  # the run was killed between its last round and its end
+            training.stop(self._reason(training.round))
 
     def after_round(self, training: Training) -> None:
         progress = training.progress
@@ -119,11 +124,12 @@ class EarlyStopping(Callback):
             return
         self._waited += 1
         if self._waited >= self.patience:
-            what = f"{split} {self.statistic} {(measure or progress.leading(split)).metric}"
-            training.stop(
-                f"stopped early after round {training.round}: {what} was best in round {self.best_round}"
-                + (", whose model is kept" if self.restore_best else "")
-            )
+            self._what = f"{split} {self.statistic} {(measure or progress.leading(split)).metric}"
+            training.stop(self._reason(training.round))
+
+    def _reason(self, number: int) -> str:
+        kept = ", whose model is kept" if self.restore_best else ""
+        return f"stopped early after round {number}: {self._what} was best in round {self.best_round}{kept}"
 
     def final_vectors(self) -> dict[str, Tensor] | None:
         return self._best or None
@@ -138,9 +144,45 @@ class EarlyStopping(Callback):
         self._best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """The section `early_stopping` of a config: see `EarlyStopping`.
+
+    Args:
+        statistic: of the clients' values: "mean", "worst", "worst10", "weighted_mean" and so on.
+        metric: of the clients: "accuracy", "loss", or any that is recorded; "": the leading one of the task.
+        split: where it is measured; "": validation if there is any, else test.
+        patience: evaluations without a better value before the end.
+        min_delta: what counts as better.
+        restore_best: hand out the best model rather than the last.
+    """
+
+    statistic: str = "mean"
+    metric: str = ""
+    split: str = ""
+    patience: int = 5
+    min_delta: float = 0.0
+    restore_best: bool = True
+
+    def __post_init__(self) -> None:
+        self.make()
+
+    def make(self) -> EarlyStopping:
+        """A callback for one training."""
+        return EarlyStopping(
+            self.statistic, self.metric, self.split, patience=self.patience, min_delta=self.min_delta,
+            restore_best=self.restore_best,
+        )  # fmt: skip
+
+
 def callback_tensors(callbacks: Sequence[Callback]) -> dict[str, Tensor]:
     """What all callbacks want kept, by place and name."""
     return {f"callback.{k}.{name}": t for k, one in enumerate(callbacks) for name, t in one.tensors().items()}
+
+
+def final_vectors(callbacks: Sequence[Callback]) -> dict[str, Tensor] | None:
+    """The model that a callback wants to hand out in place of the last one; None: the last one."""
+    return next(filter(None, (one.final_vectors() for one in callbacks)), None)
 
 
 def restore_callbacks(callbacks: Sequence[Callback], tensors: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ from propfair.runs.journal import (
     round_tables,
     salvage,
 )
-from propfair.runs.records import Names, Records
+from propfair.runs.records import WHOLE_ROUND, Names, Records
 from propfair.runs.seal import check_digest, digest_file, is_sealed, sealed
 from propfair.runs.tensors import load_tensors, save_tensors
 
@@ -47,11 +47,15 @@ _OWN = re.compile(r"(?:checkpoint|state|journal|records|rounds)-(\d+)(?:-\d+)?(?
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a resume needs: named tensors after a round, and the seconds that the run took so far."""
+    """All that a resume needs: named tensors after a round, and the seconds that the run took so far.
+
+    `measured` is False where the records lack what was measured after that round.
+    """
 
     round: int
     tensors: dict[str, Tensor]
     seconds: float = 0.0
+    measured: bool = True
 
 
 class Found(NamedTuple):
@@ -157,12 +161,35 @@ class Checkpoints:
                 for table in itertools.chain([first], tables):
                     writer.write_table(table)
 
-    def remove(self) -> None:
-        """Delete the checkpoints, and what was half written when a run was killed; other files are left alone."""
+    def reopen(self, number: int) -> None:
+        """Let a run that was finished after this round go on: its records are as if the round had not been the last.
+
+        What was measured after that round is dropped, for whoever goes on to measure again.
+        """
+        path = self._path(number)
+        content = _read_json(path)
+        mark = _mark(path, content)
+        measured = [code for (split, _), code in mark.names.clients.items() if split != "round"]
+        journal = self._new_journal(number, mark.names)
+        for rows in self._rows(mark):
+            of_model = (rows["client"] != WHOLE_ROUND) & np.isin(rows["name"], measured)
+            journal.append(rows[~(of_model & (rows["round"] == number))])
+        content = {**content, "journal": journal.mark.as_dict(), "measured": False}
+        write_text(path, json.dumps(sealed(content), indent=1) + "\n")
+        self._prune(path)
+
+    def remove(self, keep: int | None = None) -> None:
+        """Delete the checkpoints, and what was half written when a run was killed; other files are left alone.
+
+        The checkpoint of round `keep` stays, with what it stands on.
+        """
         if not self.folder.is_dir():
             return
+        kept: set[str] = set()
+        if keep is not None and self._journal is not None:
+            kept = {self._path(keep).name, f"state-{keep:08d}.safetensors", self._journal.path.name}
         for path in self.folder.iterdir():
-            if _OWN.fullmatch(path.name) or path.name.startswith("."):
+            if (_OWN.fullmatch(path.name) or path.name.startswith(".")) and path.name not in kept:
                 path.unlink()
         with contextlib.suppress(OSError):  # what is left is not ours
             self.folder.rmdir()
@@ -193,7 +220,7 @@ class Checkpoints:
             tensors = load_tensors(self.folder / name)
             for key in content["on_device"]:
                 tensors[key] = tensors[key].to(device)
-            return Checkpoint(number, tensors, float(content["seconds"]))
+            return Checkpoint(number, tensors, float(content["seconds"]), content.get("measured", True))
         except DataError:
             raise
         except (KeyError, ValueError, TypeError, AttributeError) as error:

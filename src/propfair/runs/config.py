@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm
+from propfair.algorithms.base import ALGORITHMS, Algorithm, make_algorithm
 from propfair.core.client import LocalTraining
 from propfair.core.rounds import Rounds
 from propfair.core.tasks import TASKS
-from propfair.data.base import SOURCES, Source
+from propfair.data.base import Source
+from propfair.data.imported import ImportedData, make_source
 from propfair.engines.session import ENGINES, Engine
 from propfair.errors import ConfigError, shown, unknown
 from propfair.federation.partition import PARTITIONERS, Partitioner
 from propfair.federation.split import Splitter
 from propfair.models.base import ImportedModel, ModelSpec, make_model
 from propfair.registry import fields_of, make_dataclass
+from propfair.runs.callbacks import Stopping
 from propfair.runs.disagreement import with_disagreement
 from propfair.runs.loggers import LOGGERS, Logger
 from propfair.runs.schedule import Schedule
@@ -79,9 +81,19 @@ class RunConfig(BaseModel):
     server: Rounds = Rounds()
     engine: Part = Part()
     schedule: Schedule = Schedule()
+    early_stopping: Stopping | None = Field(
+        default=None,
+        description="End when a statistic over clients gets no better; see its keys below.",
+    )
     log: tuple[str, ...] = Field(
         default=(), description="Where numbers go beside the folder: tensorboard, mlflow:experiment=mine, wandb."
     )
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """`metrics=f1,mine:bias` is short for a list."""
+        return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else given
 
     _parts: "Parts" = PrivateAttr()
     _text: str = PrivateAttr()
@@ -144,8 +156,7 @@ class Parts:
     def of(cls, config: RunConfig) -> "Parts":
         """Build what the sections of a config name; what they leave out, the data set's protocol says."""
         data = config.data
-        drawn = any(option.name == "seed" for option in SOURCES.options(data.name))
-        source = SOURCES.make(data.name, {**data.options, **({"seed": data.seed} if drawn else {})})
+        source = make_source(data.name, data.options, data.seed)
         model_name = config.model.name or source.protocol.model
         model = make_model(model_name, config.model.options)
         usual, options = source.protocol.partition
@@ -163,7 +174,7 @@ class Parts:
             num_clients=num_clients,
             model_name=model_name,
             model=model,
-            algorithm=ALGORITHMS.make(config.algorithm.name or DEFAULT_ALGORITHM, config.algorithm.options),
+            algorithm=make_algorithm(config.algorithm.name or DEFAULT_ALGORITHM, config.algorithm.options),
             engine=ENGINES.make(config.engine.name or DEFAULT_ENGINE, config.engine.options),
             loggers=tuple(_make_logger(text) for text in config.log),
         )
@@ -255,7 +266,9 @@ def _name_only(content: dict[str, Any], section: str) -> None:
         content[section] = {"name": content[section]}
 
 
-_SECTIONS: dict[str, type] = {"local": LocalTraining, "server": Rounds, "schedule": Schedule}
+_SECTIONS: dict[str, type] = {
+    "local": LocalTraining, "server": Rounds, "schedule": Schedule, "early_stopping": Stopping,
+}  # fmt: skip
 
 
 def _check_keys(content: Mapping[str, Any]) -> None:
@@ -304,7 +317,7 @@ def _spelled_out(config: RunConfig, parts: Parts) -> str:
     """The TOML text of a config with every option of every part."""
     written = config.model_dump(mode="json")
     written["data"] = {
-        "name": parts.source.name, **fields_of(parts.source),
+        **_source(parts.source),
         "folder": written["data"]["folder"], "saved": written["data"]["saved"], "seed": config.data.seed,
         "num_clients": parts.num_clients, "partition": _named(parts.partitioner), "split": fields_of(parts.splitter),
     }  # fmt: skip
@@ -313,6 +326,10 @@ def _spelled_out(config: RunConfig, parts: Parts) -> str:
     written["algorithm"] = _named(parts.algorithm)
     written["engine"] = _named(parts.engine)
     return write_toml(_plain(written))
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"name": source.path, **source.options} if isinstance(source, ImportedData) else _named(source)
 
 
 def _named(part: Any) -> dict[str, Any]:

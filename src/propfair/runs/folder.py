@@ -9,7 +9,7 @@ records.parquet        run, round, client, split, metric, value; once the run ha
 rounds.parquet         run, round, metric, value; likewise
 metrics.csv            round, name, value: statistics over clients for other tools
 model.safetensors      the model reached
-checkpoints/           until the run has ended: the records, and all that a resume needs
+checkpoints/           the records, and all that a resume needs; of a finished run, what more rounds need
 
 Every JSON file carries its own checksum. What never changes is sealed from the beginning, everything once the run has
 ended. Reading a file verifies it, and damage is an error that names it. Folders of version 0.1.0 (format 1) have no
@@ -18,6 +18,7 @@ checksums and are read without.
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -121,14 +122,17 @@ class RunFolder:
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Keeps other processes from training in this folder. The system frees it when this process ends."""
-        path = self.path / "config.toml"  # the one file that is never replaced
+        path = self.path / "config.toml"  # the one file that is only replaced between two sessions
         check_readable(path)
         with path.open("r+") as file:
             if sys.platform != "win32":
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    replaced = os.fstat(file.fileno()).st_ino != path.stat().st_ino
                 except BlockingIOError:
-                    raise InUseError(f"{self.path} is in use: another process is running it") from None
+                    replaced = True
+                if replaced:
+                    raise InUseError(f"{self.path} is in use: another process is running it")
             yield
 
     # What stands in it.
@@ -211,13 +215,41 @@ class RunFolder:
         return self._checkpoints.load(device, self.status.get("rounds", 0))
 
     def finish(self, state: RunState, rounds: int, reason: str, seconds: float) -> None:
-        """Join the records into one file each and drop the checkpoints, unless the run is to be resumed."""
+        """Join the records into one file each, unless the run is to be resumed.
+
+        Of the checkpoints all stay if it is, the last if it is finished and may be given more rounds, else none.
+        """
         if state != "interrupted":
             name = str(self.status.get("name", ""))
             self._checkpoints.write_tables(name, self.path / "records.parquet", self.path / "rounds.parquet")
         self.save_status(state, rounds, reason or lost_records(self._checkpoints.lost), seconds)
         if state != "interrupted":
-            self._checkpoints.remove()
+            self._checkpoints.remove(keep=rounds if state == "finished" else None)
+
+    def reopen(self) -> None:
+        """Let a finished run go on: all is as if its last round had not been the last. Call it within `in_use`."""
+        status = self.status
+        try:
+            self._checkpoints.reopen(status["rounds"])
+        except DataError as error:
+            raise ConfigError(
+                f"{self.path} is finished after {status['rounds']} rounds, and what more rounds need is not there: "
+                f"{error}. Train on from its model instead: propfair run --from."
+            ) from None
+        self.save_status("interrupted", status["rounds"], "to be given more rounds", status["seconds"])
+
+    def save_config(self, config: str) -> None:
+        """Replace the config; call it within `in_use`. Whenever it is killed, the old one counts or the new one."""
+        path, status = self.path / "config.toml", self.status
+        files = status.get("files", {})
+        draft = path.with_name(".config.toml")
+        write_text(draft, config)
+        both = [files.get(path.name), seal.digest_file(draft)]
+        if files:
+            self._write_json("status.json", {**status, "files": {**files, path.name: both}})
+        draft.replace(path)
+        if files:
+            self._write_json("status.json", {**status, "files": {**files, path.name: both[1]}})
 
     def _seal(self) -> None:
         """Give a folder of version 0.1.0 the checksums that one of this version has from the beginning."""
@@ -232,6 +264,8 @@ class RunFolder:
         """A `DataError` unless a file is the one that was sealed."""
         status = self.status
         checksum = status.get("files", {}).get(name)
+        if isinstance(checksum, list):  # it was about to be replaced
+            checksum = next((one for one in checksum if one == seal.digest_file(self.path / name)), checksum[0])
         if checksum is not None:
             seal.check_digest(self.path / name, checksum, way_out)
         elif status.get("format") != _UNSEALED:

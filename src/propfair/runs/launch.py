@@ -24,7 +24,7 @@ from propfair.runs.environment import describe_environment, directions, with_res
 from propfair.runs.folder import RunFolder
 from propfair.runs.loggers import About, Logger, Sinks, open_sinks
 from propfair.runs.progress import AfterRound
-from propfair.runs.python import PythonSettings
+from propfair.runs.python import PythonSettings, read_settings
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
@@ -92,6 +92,7 @@ def execute(
 def resume(
     path: Path,
     *,
+    rounds: int | None = None,
     data_folder: Path | None = None,
     federation: Federation | None = None,
     trust: bool = False,
@@ -101,6 +102,7 @@ def resume(
 
     Args:
         path: the run folder.
+        rounds: how many rounds in all, also of a finished run; None: as many as were asked for.
         data_folder: where the data are now, if they have moved.
         federation: the clients, if they are loaded already.
         trust: agree to what the folder asks to be imported or connected; see `propfair.runs.trust`.
@@ -111,45 +113,74 @@ def resume(
     status = describe(folder).status
     if status.state == "failed":  # before data are read
         raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
+    if rounds is not None:
+        config = config.changed(schedule=dataclasses.replace(config.schedule, rounds=rounds))
+    text = config.to_toml()
     if data_folder is not None:
         config = config.changed(data=config.data.model_copy(update={"folder": data_folder}))
     check_device(config.device)
     federation = federation or build_federation(config)
     module = build_model(config, federation)
     sinks = open_sinks(config.parts.loggers, About(status.name, path, flat(tomllib.loads(config.to_toml()))))
-    return go_on(path, module, _recipe(config, federation, status.name), sinks=sinks, after_round=after_round)
+    return go_on(
+        path, module, _recipe(config, federation, status.name), config_text=text, sinks=sinks, after_round=after_round
+    )
 
 
 def go_on(
-    path: Path, module: nn.Module, recipe: Recipe, *, sinks: Sinks | None = None,
+    path: Path,
+    module: nn.Module,
+    recipe: Recipe,
+    *,
+    config_text: str = "",
+    sinks: Sinks | None = None,
     after_round: AfterRound = lambda _: None,
-) -> Result:  # fmt: skip
-    """Go on with a run whose parts are given; they must be those that it began with."""
+) -> Result:
+    """Go on with a run whose parts are given; they must be those that it began with, but rounds may be more.
+
+    `config_text` is the config of the run as it is to be from now on; none for a run from Python.
+    """
     folder = RunFolder.open(path)
     _, status, environment, clients = describe(folder)
     _check_same(path, recipe, status, environment, clients)
+    rounds, asked = recipe.schedule.rounds, _rounds_asked(folder, status)
     if status.state == "finished":
-        if recipe.schedule.rounds > status.rounds:
-            raise ConfigError(
-                f"{path} is finished after {status.rounds} rounds, and what more rounds need is not kept. Train on "
-                "from its model instead: propfair run --from, or train with the model of propfair.load."
-            )
-        module.load_state_dict(folder.model())
-        return Result(read_run(path), module)
+        if rounds <= asked:
+            module.load_state_dict(folder.model())
+            return Result(read_run(path), module)
+        if status.rounds < asked:
+            raise ConfigError(f"{path} ended by itself and takes no more rounds: {status.reason}.")
+    settings: dict[str, Any] = {}
+    if not config_text:
+        now = PythonSettings.of(recipe)
+        read_settings(path).check(now, path)
+        settings = {"settings": now.model_dump(mode="json")}
+    with folder.in_use():
+        if status.state == "finished":
+            folder.reopen()
+        if config_text and rounds != asked:
+            folder.save_config(config_text)
+        folder.save_environment(
+            {"algorithm": str(recipe.work.algorithm), **with_resume(folder.environment), **settings}
+        )
     start = folder.start()
     if start is not None:
         module.load_state_dict(start)
     check_workload(module, recipe.work)
     recipe = dataclasses.replace(recipe, engine=_same_engine(recipe.engine, environment))
-    folder.save_environment({"algorithm": str(recipe.work.algorithm), **with_resume(folder.environment)})
+    sinks = sinks or open_sinks((), About(recipe.name, path, {}))
     with torch_threads(environment.threads):  # the last bits depend on it
-        return _train(module, recipe, folder, sinks or open_sinks((), About(recipe.name, path, {})), after_round)
+        return _train(module, recipe, folder, sinks, after_round)
 
 
 def _check_same(path: Path, recipe: Recipe, status: Status, environment: Environment, clients: Clients) -> None:
     """A run goes on with its own data, algorithm and seed, or not at all."""
     if status.state == "failed":
         raise ConfigError(f"{path} has failed and would fail again: {status.reason}")
+    if recipe.schedule.rounds < status.rounds:
+        raise ConfigError(
+            f"{path} has done {status.rounds} rounds already, more than schedule.rounds={recipe.schedule.rounds}"
+        )
     fingerprint = recipe.work.federation.fingerprint
     if fingerprint != clients.fingerprint:
         raise DataError(
@@ -159,9 +190,17 @@ def _check_same(path: Path, recipe: Recipe, status: Status, environment: Environ
     for what, now, then in (
         ("algorithm", str(recipe.work.algorithm), environment.algorithm),
         ("seed", recipe.work.seed, environment.seed),
+        ("metrics", ", ".join(directions(recipe.work)) or "none", ", ".join(environment.metrics)),
     ):
         if then not in ("", now):
             raise ConfigError(f"{path} began with {what} {then}, and can't go on with {now}. Choose another folder.")
+
+
+def _rounds_asked(folder: RunFolder, status: Status) -> int:
+    """How many rounds the run was to have so far."""
+    known = tomllib.loads(folder.config_text) or folder.environment.get("settings") or {}
+    found = known.get("schedule", {}).get("rounds", status.rounds)
+    return found if isinstance(found, int) else status.rounds
 
 
 def ensure_run(
@@ -232,6 +271,7 @@ def _recipe(config: RunConfig, federation: Federation, name: str) -> Recipe:
         schedule=config.schedule,
         name=name,
         lean=config.lean,
+        callbacks=() if config.early_stopping is None else (config.early_stopping.make(),),
     )
 
 

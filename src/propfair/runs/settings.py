@@ -12,6 +12,7 @@ from propfair.core.client import LocalTraining
 from propfair.core.rounds import Rounds
 from propfair.federation.split import Splitter
 from propfair.registry import default_of, show_type
+from propfair.runs.callbacks import Stopping
 from propfair.runs.config import DataSection, Part, RunConfig
 from propfair.runs.schedule import Schedule
 
@@ -37,14 +38,21 @@ def all_settings() -> list[Setting]:
         Setting("data.partition", "name", "", "Who gets what; its options are data.partition.KEY."),
     ]
     found = [*_of_model(RunConfig, ""), *named, *data]
-    sections = {"data.split": Splitter, "local": LocalTraining, "server": Rounds, "schedule": Schedule}
+    sections = {
+        "data.split": Splitter, "local": LocalTraining, "server": Rounds, "schedule": Schedule,
+        "early_stopping": Stopping,
+    }  # fmt: skip
     return found + [setting for name, kind in sections.items() for setting in _of_dataclass(kind, f"{name}.")]
 
 
 def _of_model(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
     hints = get_type_hints(model)
     for name, field in model.model_fields.items():
-        section = isinstance(field.default, (Part, LocalTraining, Rounds, Schedule)) or name in ("name", "split")
+        section = isinstance(field.default, (Part, LocalTraining, Rounds, Schedule)) or name in (
+            "name",
+            "split",
+            "early_stopping",
+        )
         if not section:
             default = None if field.default is PydanticUndefined else field.default
             yield Setting(f"{prefix}{name}", show_type(hints[name]), default, field.description or "")

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from propfair.engines.session import Engine, Session
 from propfair.errors import PropFairWarning, TrainingError
 from propfair.federation.federation import SPLITS, Split
 from propfair.rewrite import Rewritten, rewrite
-from propfair.runs.callbacks import Callback, Training, callback_tensors, restore_callbacks
+from propfair.runs.callbacks import Callback, Training, callback_tensors, final_vectors, restore_callbacks
 from propfair.runs.checkpoints import Checkpoint
 from propfair.runs.folder import RunFolder
 from propfair.runs.interrupt import stop_on_signal
@@ -91,15 +91,13 @@ def fit(
         if line := precision_note(work.local.precision, work.device):
             session.note(line)
         trained = Trained("finished", 0, "", Records(recipe.name), {})
-        seconds = 0.0 if folder is None else restore(server, session, folder, recipe.callbacks)
+        before = Checkpoint(0, {}) if folder is None else restore(server, session, folder, recipe.callbacks)
         session.num_rounds = schedule.rounds - server.round
-        clock = Clock(seconds)
-        saved = server.round
+        clock = Clock(before.seconds)
+        saved = server.round if before.measured else server.round - 1
         sinks = sinks or Sinks({})
-        sinks.begin(server.round)
+        sinks.begin(saved)
         shares = work.federation.share.numpy()
-
-        final: dict[str, Tensor] | None = None  # the model to hand out, if it is not the last one
 
         def vectors() -> dict[str, Tensor]:
             return {"params": server.released.clone(), "buffers": server.buffers.clone()}
@@ -108,10 +106,18 @@ def fit(
             return rewritten.export(model.state_dict(own["params"], own["buffers"]))
 
         view = Training(server.round, schedule.rounds, None, lambda: exported(vectors()), vectors)
+        if folder is not None and not before.measured:
+            values = _diagnosed(folder, server.round)
+            last = server.round == schedule.rounds
+            if last or server.round % schedule.eval_every == 0:
+                splits = (*schedule.eval_splits, *(schedule.final_splits if last else ()))
+                own = (last and final_vectors(recipe.callbacks)) or vectors()
+                values |= _evaluate(server, own, session, splits, trained.records)[1]
+            sinks.log(server.round, _finite(values))
         try:
             while server.round < schedule.rounds and not stop and not view.stopped:
-                for callback in recipe.callbacks:
-                    callback.before_round(view)
+                if _stopped_before(view, recipe.callbacks):
+                    break
                 outcome = server.run_round()
                 trained.records.add_outcome(outcome)
                 for event in session.events:
@@ -122,18 +128,23 @@ def fit(
                 values = {f"round/{key}": value for key, value in outcome.diagnostics.items()}
                 served: dict[Split, Evaluation] = {}
                 if due:
-                    served, logged = _evaluate(server, vectors(), session, schedule, trained.records)
+                    splits = (*schedule.eval_splits, *(schedule.final_splits if last else ()))
+                    served, logged = _evaluate(server, vectors(), session, splits, trained.records)
                     values |= logged
-                sinks.log(server.round, {key: value for key, value in values.items() if math.isfinite(value)})
+                sinks.log(server.round, _finite(values))
                 now = Progress(server.round, schedule.rounds, len(outcome.dropped), served, shares, clock.total())
                 view.round, view.progress = server.round, now
                 for callback in recipe.callbacks:
                     callback.after_round(view)
-                last = last or bool(view.stopped)
-                final = next(filter(None, (one.final_vectors() for one in recipe.callbacks)), None) if last else None
-                if final is not None:
-                    trained.records.forget_evaluation(server.round)
-                    _evaluate(server, final, session, schedule, trained.records)
+                if last or view.stopped:
+                    final = final_vectors(recipe.callbacks)
+                    if final is not None:
+                        trained.records.forget_evaluation(server.round)
+                        served = {}
+                    left = {*schedule.eval_splits, *schedule.final_splits} - served.keys()
+                    _, values = _evaluate(server, final or vectors(), session, left, trained.records)
+                    sinks.log(server.round, _finite(values))
+                    last = True
                 if folder is not None and (
                     last or stop or server.round % schedule.checkpoint_every == 0 or clock.lap() > _CHECKPOINT_SECONDS
                 ):
@@ -142,21 +153,40 @@ def fit(
                     clock.start_lap()
                 after_round(now)
             trained.reason = view.stopped
-            if server.round < schedule.rounds and not view.stopped:
+            ended = server.round == schedule.rounds or bool(view.stopped)
+            if not ended:
                 trained.state, trained.reason = "interrupted", f"stopped by {stop.signal} after round {server.round}"
         except TrainingError as error:
+            ended = False
             trained.state, trained.reason = "failed", str(error)
         trained.rounds, trained.seconds = server.round, clock.total()
         trained.choice, trained.notes = session.choice, tuple(session.notes)
         if folder is not None and saved < server.round:
             save(server, session, folder, trained.records, trained.seconds, recipe.callbacks)
         sinks.end(trained.state)
-        trained.model = exported(final or vectors())
+        trained.model = exported((ended and final_vectors(recipe.callbacks)) or vectors())
         if work.algorithm.personal is not None:
             trained.personal = {
                 work.federation.names[client]: exported(own) for client, own in sorted(session.memories.items())
             }
     return trained
+
+
+def _stopped_before(view: Training, callbacks: Sequence[Callback]) -> bool:
+    """Let callbacks look before a round; whether one of them ends the training."""
+    for callback in callbacks:
+        callback.before_round(view)
+    return bool(view.stopped)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if math.isfinite(value)}
+
+
+def _diagnosed(folder: RunFolder, number: int) -> dict[str, float]:
+    """What was logged of a round beside evaluations, read from its records."""
+    rows = [row for row in folder.tables().rounds.to_pylist() if row["round"] == number]
+    return {f"round/{row['metric']}": row["value"] for row in rows}
 
 
 def make_lean(module: nn.Module, work: Workload) -> Rewritten:
@@ -195,16 +225,16 @@ class Clock:
         return time.monotonic() - self._began
 
 
-def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> float:
+def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Checkpoint:
     """Continue where the newest readable checkpoint stands; what is passed over is told in warnings.
 
-    Returns the seconds that the run took before.
+    Returns that checkpoint, or an empty one of round 0.
     """
     checkpoint, passed_over = folder.load_checkpoint(session.work.device)
     for text in passed_over:
         warnings.warn(text, PropFairWarning, stacklevel=2)
     if checkpoint is None:
-        return 0.0
+        return Checkpoint(0, {})
     tensors = checkpoint.tensors
     server.restore(checkpoint.round, tensors)
     memories: dict[int, dict[str, Tensor]] = {}
@@ -214,7 +244,7 @@ def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequ
             memories.setdefault(int(client), {})[field_name] = tensor
     session.restore(memories)
     restore_callbacks(callbacks, tensors)
-    return checkpoint.seconds
+    return checkpoint
 
 
 def save(
@@ -233,16 +263,15 @@ def save(
 
 
 def _evaluate(
-    server: Server, own: Mapping[str, Tensor], session: Session, schedule: Schedule, records: Records
+    server: Server, own: Mapping[str, Tensor], session: Session, splits: Collection[Split], records: Records
 ) -> tuple[dict[Split, Evaluation], dict[str, float]]:
     """Measure a model on all clients: what the models that they are served by do for them, and statistics by name."""
     served: dict[Split, Evaluation] = {}
     values: dict[str, float] = {}
     federation = session.work.federation
     everyone = range(federation.num_clients)
-    due = (*schedule.eval_splits, *(schedule.final_splits if server.round == schedule.rounds else ()))
     for split in SPLITS:
-        if split not in due or not len(federation.split(split).values):
+        if split not in splits or not len(federation.split(split).values):
             continue
         measured = {"": session.evaluate(own["params"], own["buffers"], split, everyone)}
         if session.work.algorithm.personal is not None:

@@ -91,9 +91,9 @@ def reproduce(
         minutes=math.inf if minutes is None else minutes,
     )
     if dry_run:
-        for experiment, sweep, found in left_to_run(name, settings):
+        for title, note, sweep, found in left_to_run(name, settings):
             algorithms = ", ".join(one.label for one in sweep.contestants)
-            typer.echo(f"{experiment.title}: {experiment.note(settings.scale)}\n  {algorithms}")
+            typer.echo(f"{title}: {note}\n  {algorithms}")
             typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found, settings)}")
         return
     try:
