@@ -114,8 +114,11 @@ class Registry(Generic[T]):
 
 
 @functools.cache
-def _entry_points(path: tuple[str, ...]) -> metadata.EntryPoints:  # noqa: ARG001 - decides what is found
-    """What all packages on the import path offer, read once: it takes as long as loading all parts."""
+def _entry_points(path: tuple[str, ...]) -> Any:  # noqa: ARG001 - decides what is found
+    """What all packages on the import path offer, read once: it takes as long as loading all parts.
+
+    Its type has another name since Python 3.12, and the same `select`.
+    """
     return metadata.entry_points()
 
 
