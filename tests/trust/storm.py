@@ -48,7 +48,7 @@ def from_python(home: Path) -> None:
     if folder.exists():
         propfair.resume(folder, model, clients)
     else:
-        propfair.train(model, clients, algorithm=propfair.Ditto(), rounds=60, eval_every=20, out=folder)
+        propfair.train(model, clients, algorithm="ditto", rounds=60, eval_every=20, out=folder)
 
 
 def _clients() -> list[tuple[Tensor, Tensor]]:
