@@ -133,6 +133,15 @@ def test_answers_make_means_surer() -> None:
     assert known.best == ("a",)
 
 
+def test_behind_by_an_unknown_margin_is_not_equal() -> None:
+    ahead = {seed: [0.7 + 0.01 * seed, 0.6 - 0.01 * seed] for seed in range(5)}
+    close = {seed: [0.7 - 0.01 * seed, 0.6 + 0.01 * seed] for seed in range(5)}
+    failed = {seed: [0.6, 0.0] for seed in range(5)}  # the worst client has nothing right, under any seed
+    found = compare_statistic({"ahead": ahead, "close": close, "failed": failed}, "worst", sizes=[100, 100])
+    assert np.isnan(found.p_values[0, 2])
+    assert "failed" not in found.best
+
+
 def test_wrong_claims_are_rare_over_all_pairs() -> None:
     rng = np.random.default_rng(6)
     wrong = 0

@@ -78,9 +78,14 @@ class Differences:
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The leader and all that it is not surely ahead of: everybody, if nothing is known of chance."""
-        behind = self.ahead[self.names.index(self.leader)]
-        return tuple(name for name, surely in zip(self.names, behind, strict=True) if not surely)
+        """The leader and all that are not to be told from it: everybody, if nothing is known of chance.
+
+        Where chance is known of other pairs, and not of a pair with the leader, that one is not marked: to be behind
+        by an unknown margin of error is not to be equal.
+        """
+        lead = self.names.index(self.leader)
+        apart = self.ahead[lead] | (self.known & np.isnan(self.p_values[lead]) & (self.differences[lead] != 0))
+        return tuple(name for name, is_apart in zip(self.names, apart, strict=True) if not is_apart)
 
     def as_dict(self) -> dict[str, object]:
         """All of it as plain lists and numbers, for JSON."""
