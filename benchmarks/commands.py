@@ -54,7 +54,8 @@ def _run(command: Sequence[str]) -> tuple[float, float]:
         began = time.monotonic()
         process = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
         assert process.stderr is not None
-        said = process.stderr.read().decode()
+        with process.stderr as stream:
+            said = stream.read().decode()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
