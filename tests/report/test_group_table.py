@@ -112,6 +112,10 @@ def test_one_seed_says_what_it_leaves_out(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     assert all(cell.over == "examples" for row in table.cells for cell in row)
     assert not any(cell.best for row in table.cells for cell in row)  # nothing is known of other seeds
+    write_tables([table], tmp_path / "table.json")
+    text = (tmp_path / "table.json").read_text(encoding="utf-8")
+    pairs = json.loads(text, parse_constant=pytest.fail)["tables"][0]["differences"][0]["pairs"]
+    assert [pair["p_value"] for pair in pairs] == [None]
     write_tables([table], tmp_path / "table.md")
     assert "One seed each: nothing is known of other seeds." in (tmp_path / "table.md").read_text(encoding="utf-8")
 

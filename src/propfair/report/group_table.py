@@ -13,6 +13,7 @@ from propfair.errors import ConfigError
 from propfair.fairness.differences import Differences
 from propfair.fairness.intervals import Over
 from propfair.fairness.statistics import STATISTICS
+from propfair.report.tables import finite
 from propfair.runs.grouping import Comparison, Group
 from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.standing import differences, group_evidence
@@ -86,13 +87,12 @@ class GroupTable:
                 {
                     "algorithm": label,
                     "statistics": {
-                        name: {key: _finite(value) for key, value in vars(cell).items()}
-                        for name, cell in zip(self.statistics, row, strict=True)
+                        name: finite(dict(vars(cell))) for name, cell in zip(self.statistics, row, strict=True)
                     },
                 }
                 for label, row in zip(self.labels, self.cells, strict=True)
             ],
-            "differences": [found.as_dict() for found in self.differences if found is not None],
+            "differences": [finite(found.as_dict()) for found in self.differences if found is not None],
         }
 
 
@@ -157,7 +157,3 @@ def _cell(group: Group, name: str, measure: Measure, level: float, over: Over | 
         num_seeds=number.num_seeds,
         best=best,
     )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

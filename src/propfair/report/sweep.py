@@ -8,7 +8,7 @@ from typing import Any
 
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
-from propfair.report.tables import TextTable, percent_cell
+from propfair.report.tables import TextTable, finite, percent_cell
 from propfair.runs.cautions import cautions
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Tested
@@ -84,7 +84,7 @@ def result_json(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str])
 def write_results(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str], out: Path) -> list[Path]:
     """Write results.md, .tex, .csv and .json."""
     path = out / "results.json"
-    content = _finite(result_json(sweep, tested, failures))
+    content = finite(result_json(sweep, tested, failures))
     written = result_table(sweep, tested).write(out / "results")
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return [*written, path]
@@ -99,12 +99,3 @@ def _cell(name: str, number: MeanStd) -> str:
     if name not in ("jain", "gini"):
         return percent_cell(number)
     return f"{number.mean:.3f}" if number.num_seeds < 2 else f"{number.mean:.3f} ± {number.std:.3f}"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no nan."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

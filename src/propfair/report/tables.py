@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
@@ -95,3 +96,16 @@ def latex_text(cell: str) -> str:
     50 \% of a\_b
     """
     return "".join(_LATEX.get(character, character) for character in cell)
+
+
+def finite(value: Any) -> Any:
+    """JSON values without nan and infinities, which JSON does not have.
+
+    >>> finite({"a": [1.0, math.inf]})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
