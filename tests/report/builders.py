@@ -85,7 +85,7 @@ def write_run(
         weights = share[chosen] * np.exp(rng.normal(0, 0.1, len(chosen)))
         if odd_weights:
             weights[0] *= 1000 if number == done else 1
-            weights[1] = 0
+            weights[1:2] = 0
         records.add_outcome(
             Outcome(
                 round=number, clients=tuple(chosen.tolist()), weights=torch.tensor(weights / weights.sum()),

@@ -127,7 +127,7 @@ def test_rules_that_remember_updates_must_look_at_them() -> None:
             return 2
 
     session, params, buffers = start(Forgetful())
-    with pytest.raises(ConfigError, match=r"by_loss remembers updates for 2 rounds, but does not need GRAM"):
+    with pytest.raises(ConfigError, match=r"Forgetful remembers updates for 2 rounds, but does not need GRAM"):
         Server(session, Rounds(), params, buffers)
 
 

@@ -94,6 +94,7 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint, records: Records) -> None:
         """Write the rows since the last checkpoint, then the checkpoint; older checkpoints are pruned."""
+        self._check_own()
         self.folder.mkdir(exist_ok=True)
         if self._journal is None:
             self._journal = self._new_journal(0)
@@ -122,6 +123,7 @@ class Checkpoints:
             device: where the tensors go that were not on the CPU.
             reached: the round of the last checkpoint, as the status says.
         """
+        self._check_own()
         warnings: list[str] = []
         newest = self._newest_first()
         if reached and self._path(reached) not in newest:
@@ -193,6 +195,11 @@ class Checkpoints:
                 path.unlink()
         with contextlib.suppress(OSError):  # what is left is not ours
             self.folder.rmdir()
+
+    def _check_own(self) -> None:
+        """Nothing is written where a stranger's link leads."""
+        if self.folder.is_symlink():
+            raise DataError(f"{self.folder} is a link, and a run keeps its checkpoints in a folder of its own")
 
     def _rows(self, mark: Mark) -> Iterator[Rows]:
         try:

@@ -38,6 +38,13 @@ def disagreement_points(run: Run) -> tuple[float, ...]:
 def with_disagreement(algorithm: Any) -> Any:
     """The algorithm section of a config with the folder of a run in place of M made into that run's losses."""
     named = algorithm.get("M") if isinstance(algorithm, dict) else None
-    if not isinstance(named, str) or named in _WORDS or not (Path(named) / "status.json").is_file():
+    if not isinstance(named, str) or named in _WORDS or not _is_run(Path(named)):
         return algorithm
     return {**algorithm, "M": list(disagreement_points(read_run(Path(named))))}
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "status.json").is_file()
+    except OSError:  # a number of a thousand digits is no name of a folder
+        return False
