@@ -171,7 +171,8 @@ def test_projections_on_the_cone_without_conflict(seed: int, K: int, P: int) -> 
     more, projected = weights - torch.eye(K), weights @ vectors
     assert (projected @ vectors.T > -1e-6).all()
     assert (more > -1e-9).all()
-    assert ((projected - vectors) * projected).sum(1).abs().max() < 1e-5  # the error is orthogonal to the projection
+    error = ((projected - vectors) * projected).sum(1).abs()  # what is added is orthogonal to the projection
+    assert (error < 1e-6 * (1 + more.sum(1))).all()  # an almost empty cone takes thousands
 
 
 def test_a_length_is_given_only_to_a_direction() -> None:
