@@ -17,7 +17,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 torch.set_num_threads(1)
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.load_profile("ci" if {"CI", "SAME_EXAMPLES"} & os.environ.keys() else "here")
 
 START_A_CLUSTER = ("tests/engines/test_ray.py", "tests/flower/test_example.py")
 
