@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ PEERS = {"flower": "flwr", "pfl": "pfl"}  # contestant -> the package it needs
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; default: all")
-    parser.add_argument("--contestants", default=f"{BASE},propfair", help="e.g. bare,propfair,propfair:inprocess")
+    parser.add_argument("--contestants", default=f"{BASE},propfair,propfair:bf16", help="e.g. bare,propfair:inprocess")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME[=PYTHON]",
         help=f"also measure {', '.join(PEERS)}; PYTHON is the interpreter of the environment that has it",
@@ -35,6 +36,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # contestants that stand still are not left behind
     contestants = dict.fromkeys(given.contestants.split(","), sys.executable)
     described = machine.describe()
     for peer in given.peer:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.memory import MARK, Peak, kill_family
+from benchmarks.memory import MARK, Peak, signal_family
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,6 +72,14 @@ class Contestant:
         examples = self._answer()
         return examples, time.monotonic() - began
 
+    def pause(self) -> None:
+        """Stop all its processes: some go on with the next round by themselves, in the turn of another."""
+        signal_family(self.mark, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        signal_family(self.mark, signal.SIGCONT)
+
     def _answer(self) -> int:
         line = self._answers.readline()
         if not line:
@@ -91,13 +100,14 @@ class Contestant:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.go_on()
         self._commands.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        kill_family(self.mark)
+        signal_family(self.mark, signal.SIGKILL)
         self._answers.close()
         self._log.close()
 
@@ -135,6 +145,7 @@ def compare(
     """
     results = {name: Measured(name, workload) for name in contestants}
     running: list[Contestant] = []
+    rounds: dict[str, int] = {}
     try:
         for name, python in contestants.items():
             contestant = Contestant(name, workload, python)
@@ -145,10 +156,13 @@ def compare(
                 results[name].error, results[name].offered = str(error), not isinstance(error, NotOfferedError)
                 continue
             running.append(contestant)
-        rounds = {c.name: _rounds_for(c, seconds) for c in running}
+            rounds[name] = _rounds_for(contestant, seconds)
+            contestant.pause()
         for repeat in range(repeats):
             for contestant in _rotated(running, repeat):
+                contestant.go_on()
                 examples, spent = contestant.run(rounds[contestant.name])
+                contestant.pause()
                 results[contestant.name].speeds.append(examples / spent)
     finally:
         for contestant in running:

@@ -1,6 +1,7 @@
 """Peak memory of a family of processes: proportional set size, so that shared pages count once."""
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -59,11 +60,11 @@ class Peak(threading.Thread):
         return self.bytes
 
 
-def kill_family(mark: str) -> None:
-    """End whatever is left of a contestant."""
+def signal_family(mark: str, number: signal.Signals) -> None:
+    """Send a signal to every process of a contestant."""
     for pid in members(mark):
         if pid != os.getpid():
             try:
-                os.kill(pid, 9)
+                os.kill(pid, number)
             except ProcessLookupError:
                 continue

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks import pages
 from benchmarks.harness import ROOT
 from propfair.fairness.differences import compare_statistic
 from propfair.runs.building import Federations
@@ -23,7 +24,7 @@ SETUPS = {
     "form-fields": ("data=form-fields", "model=mlp", "local.lr=0.3", "schedule.rounds=30"),
     "CIFAR-10, small": (
         "data=cifar10", "data.part=test", "data.normalize=true", "model=resnet10-gn", "model.width=16",
-        "local.batch_size=32", "local.lr=0.05", "schedule.rounds=20",
+        "local.batch_size=32", "local.lr=0.05", "schedule.rounds=10",
     ),
 }  # fmt: skip
 
@@ -74,9 +75,7 @@ def main() -> None:
     ]  # fmt: skip
     print("\n".join(lines))
     if not given.dry_run:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", encoding="utf-8")
+        pages.put(PAGE, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks import pages
 from benchmarks.commands import BASE as TORCH
 from benchmarks.commands import Timed
 from benchmarks.growth import Point, exponent
@@ -15,8 +16,14 @@ from propfair.core.precision import PRECISIONS
 from propfair.report.drawing import COLOURS
 
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
-BASE = "bare"
-GOALS = {"W1": 2.4, "W1-loss": 1.9, "W2": 1.25, "W3": 25.0, "W3-mlp": 10.0, "W4": 1.25}  # times the bare loop
+BASE, PEER = "bare", "pfl"
+GOALS = {  # of propfair, by workload and precision: how many times as fast as whom
+    ("W1", "float32"): (2.4, BASE), ("W1", "bf16"): (3.3, BASE),
+    ("W1-loss", "float32"): (2.0, BASE), ("W1-loss", "bf16"): (2.8, BASE),
+    ("W2", "float32"): (1.3, PEER), ("W2", "bf16"): (1.6, PEER),
+    ("W3", "float32"): (25.0, BASE), ("W3-mlp", "float32"): (10.0, BASE),
+    ("W4", "float32"): (1.4, PEER), ("W4", "bf16"): (1.5, PEER),
+}  # fmt: skip
 
 
 @dataclass
@@ -79,20 +86,22 @@ def _machine(results: Results) -> str:
 
 
 def _speeds(results: Results) -> str:
-    rows = [["work", "contestant", "precision", "examples/s", "times bare", "goal", "start-up", "peak memory"]]
+    columns = ["examples/s", f"times {BASE}", f"times {PEER}", "goal", "start-up", "peak memory"]
+    rows = [["work", "contestant", "precision", *columns]]
     for workload in dict.fromkeys(m.workload for m in results.measured):
-        base = results.speed(workload, BASE)
+        others = [results.speed(workload, other) for other in (BASE, PEER)]
         for m in (m for m in results.measured if m.workload == workload):
             name, precision = split_precision(m.contestant)
             if m.error:
                 outcome = "failed" if m.offered else "no such algorithm"
-                rows.append([workload, name, precision, outcome, "", "", "", ""])
+                rows.append([workload, name, precision, outcome, *[""] * (len(columns) - 1)])
                 continue
-            ratio = f"{m.speed / base:.2f}" if base else ""
-            goal = f">= {GOALS[workload]:g}" if m.contestant == "propfair" and workload in GOALS else ""
+            ratios = [f"{m.speed / other:.2f}" if other else "" for other in others]
+            goal = GOALS.get((workload, precision)) if name == "propfair" else None
+            wanted = f">= {goal[0]:g} {goal[1]}" if goal else ""
             spread = f"{m.speed:,.0f} ({min(m.speeds):,.0f}-{max(m.speeds):,.0f})"
             memory = f"{m.peak_bytes / 2**20:,.0f} MiB"
-            rows.append([workload, name, precision, spread, ratio, goal, f"{m.startup:.1f} s", memory])
+            rows.append([workload, name, precision, spread, *ratios, wanted, f"{m.startup:.1f} s", memory])
     measured = {m.workload for m in results.measured}
     legend = [f"- {w.name}: {w.title}" for w in WORKLOADS.values() if w.name in measured]
     return _table(rows) + "\n\n" + "\n".join(legend)
@@ -140,13 +149,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def write_page(results: Results, page: Path, figure: Path | None) -> None:
     """Put the tables between the two marks of the page."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not rest or not after:
-        raise ValueError(f"{page} must have the lines {BEGIN!r} and {END!r}, and a text after them")
     shown = f"\n\n![Speed and growth]({figure.name})" if figure else ""
-    page.write_text(f"{before}{BEGIN}\n\n{markdown(results)}{shown}\n\n{END}{after}", encoding="utf-8")
+    pages.put(page, BEGIN, END, f"{markdown(results)}{shown}")
 
 
 def draw(results: Results, path: Path) -> None:

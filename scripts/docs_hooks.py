@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gallery
 import typer.main
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -22,7 +23,7 @@ from propfair.cli.app import app, load_commands
 _FORMULA = re.compile(r'(\$?)<(span|div) class="arithmatex">(.*?)</\2>(\$?)', re.DOTALL)
 _NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 _GENERATED = (
-    "reference/algorithms.md", "reference/cli.md", *(f"notebooks/{path.stem}.md" for path in _NOTEBOOKS),
+    "reference/algorithms.md", "reference/cli.md", gallery.PAGE, *(f"notebooks/{path.stem}.md" for path in _NOTEBOOKS),
 )  # fmt: skip
 
 
@@ -35,8 +36,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that follow from the code and from the notebooks, which can be downloaded beside them."""
-    pages = (algorithms_page(), commands_page(), *map(notebook_page, _NOTEBOOKS))
+    pages = (algorithms_page(), commands_page(), gallery.gallery_page(), *map(notebook_page, _NOTEBOOKS))
     for name, content in zip(_GENERATED, pages, strict=True):
+        files.append(File.generated(config, name, content=content))
+    for name, content in gallery.gallery_files():
         files.append(File.generated(config, name, content=content))
     for path in _NOTEBOOKS:
         files.append(File.generated(config, f"notebooks/{path.name}", content=path.read_text(encoding="utf-8")))

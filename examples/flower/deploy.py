@@ -57,6 +57,7 @@ class Deployment:
     """
 
     def __init__(self, folder: Path, clients: int, port: int = 0, *, quiet: bool = False) -> None:
+        folder = folder.resolve()  # Flower takes paths in its config for relative to its home
         self.folder, self.clients, self.quiet = folder, clients, quiet
         self.port = port or free_port()
         self.credentials = folder / "credentials"
@@ -223,7 +224,7 @@ def in_use(port: int) -> bool:
 
 
 def last_line(text: str) -> str:
-    lines: Iterator[str] = (line.strip() for line in reversed(text.splitlines()))
+    lines: Iterator[str] = (line.strip("│╭╮╰╯─ ") for line in reversed(text.splitlines()))  # boxes, as flwr draws them
     return next((line for line in lines if line), "no reason given")
 
 

@@ -41,6 +41,17 @@ class PropFairWarning(UserWarning):
     """Something is not as it should be, and the text says what was done about it."""
 
 
+def printable(text: str) -> str:
+    r"""A text without the characters that steer a terminal: whoever made a run folder may have put them in.
+
+    >>> printable("plain"), printable("\x1b[31mred")
+    ('plain', '�[31mred')
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\xa0" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
 def shown(value: object) -> str:
     """A value as an error shows it, cut where it is too long for a line.
 

@@ -9,7 +9,8 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,6 +18,12 @@ from safetensors import SafetensorError
 from propfair.errors import ConfigError, DataError, WriteError
 
 PICTURES = ("png", "pdf", "svg")
+_MAX_TEXT_BYTES = 1 << 30  # a file with holes in it has any size, and takes no room on a disk
+
+# What goes on while the disk is waited for, in a thread that holds up others.
+while_waiting: ContextVar[Callable[[], contextlib.AbstractContextManager[None]]] = ContextVar(
+    "while_waiting", default=contextlib.nullcontext
+)
 
 _KINDS = (
     (stat.S_ISLNK, "a link"),
@@ -42,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary = Path(name)
         yield temporary
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+            wait_for_disk(file.fileno())
         give_usual_mode(temporary, 0o666)
         temporary.replace(path)
     except WriteError:
@@ -55,6 +62,12 @@ def replacing(path: Path) -> Iterator[Path]:
         if temporary is not None:
             with contextlib.suppress(OSError):  # the disk may have become read-only
                 temporary.unlink()
+
+
+def wait_for_disk(handle: int) -> None:
+    """Until what was written to an open file is there, whatever happens to the machine."""
+    with while_waiting.get()():
+        os.fsync(handle)
 
 
 def check_replaceable(path: Path) -> None:
@@ -75,6 +88,34 @@ def check_readable(path: Path) -> None:
         kind = _kind(path.stat().st_mode)
         if kind:
             raise DataError(f"{path} is {kind}, not a file")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that describes something; one that is too large for that is a `DataError`."""
+    check_readable(path)
+    if path.stat().st_size > _MAX_TEXT_BYTES:
+        raise DataError(f"{path} is refused: it has more than {_MAX_TEXT_BYTES >> 30} GB")
+    return path.read_text(encoding="utf-8")
+
+
+def check_memory(path: Path, num_bytes: int, share: float = 0.5) -> None:
+    """A `DataError` if what a file holds takes more than a share of this machine's memory.
+
+    A small file can unpack to any amount, and one with holes in it have any size.
+    """
+    if not hasattr(os, "sysconf"):
+        return
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if num_bytes > share * have:
+        raise DataError(
+            f"{path} is refused: it would take {num_bytes / 2**30:.1f} GB, more than {share:.0%} of this machine's "
+            f"memory ({have / 2**30:.1f} GB)"
+        )
+
+
+def check_size(path: Path) -> None:
+    """The same for a file that is read as it is, and may need all of the memory."""
+    check_memory(path, path.stat().st_size, share=1.0)
 
 
 def give_usual_mode(path: Path, mode: int) -> None:

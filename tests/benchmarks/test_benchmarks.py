@@ -14,7 +14,7 @@ from benchmarks.report import BEGIN, END, Results, draw, markdown, write_page
 from benchmarks.workloads import WORKLOADS, find
 
 import propfair
-from benchmarks import harness, memory, precision
+from benchmarks import harness, memory, precision, steps
 from propfair.tuning.search import load_sweep
 
 
@@ -114,8 +114,8 @@ def test_exponent() -> None:
 
 def test_tables() -> None:
     text = markdown(results())
-    assert "| W1 | propfair | float32 | 260 (250-300) | 2.60 | >= 2.4 | 2.0 s | 512 MiB |" in text
-    assert "| W1 | propfair | bf16 | 390 (380-400) | 3.90 |" in text
+    assert "| W1 | propfair | float32 | 260 (250-300) | 2.60 |  | >= 2.4 bare | 2.0 s | 512 MiB |" in text
+    assert "| W1 | propfair | bf16 | 390 (380-400) | 3.90 |  | >= 3.3 bare |" in text
     assert "| W1 | flower | float32 | failed |" in text
     assert "| W1 | pfl | float32 | no such algorithm |" in text
     assert "2.1 % with 128 examples" in text
@@ -187,3 +187,12 @@ def test_a_peer_says_what_it_does_not_offer() -> None:
     (flower,) = harness.compare("W1-loss", {"flower": sys.executable}, repeats=1, seconds=0.01)
     assert not flower.offered
     assert flower.error.startswith("Flower has no algorithm")
+
+
+def test_parts_of_a_step() -> None:
+    found = steps.measure("W4@small", "bf16", 1)
+    assert found.at_best > 0
+    assert found.products > 0
+    assert found.normalising == 0  # an LSTM has none
+    parts = (found.products, found.copies, found.normalising, found.pools, found.sums, found.rest)
+    assert sum(parts) == pytest.approx(found.step)

@@ -96,6 +96,14 @@ def test_compare_trains_on_the_same_clients_and_draws_a_picture(tmp_path: Path) 
     assert "nothing was tuned" in text
 
 
+def test_compare_takes_the_seed_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = 5\n")
+    said("compare", "fedavg", "afl", *TINY, "seed=3", "-o", "c", cwd=tmp_path)
+    said("compare", "fedavg", "afl", *TINY, "--config", "run.toml", "-o", "c", cwd=tmp_path)
+    seeds = [RunFolder.open(path).environment["seed"] for path in sorted((tmp_path / "c").iterdir()) if path.is_dir()]
+    assert sorted(seeds) == [3, 3, 5, 5]
+
+
 def test_the_same_comparison_again_trains_nothing_and_more_of_it_only_what_is_new(tmp_path: Path) -> None:
     first = said("compare", "fedavg", "afl", *TINY, cwd=tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -165,6 +173,7 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
         (["run", "algorithm.M=-2"], "M must be a positive number"),
         (["compare", "fedavg"], "at least two different algorithms"),
         (["compare", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["compare", "--seeds", "0,1", "seed=3"], "both say which seeds to run: leave seed=3 out"),
         (["run", "--config", "nowhere.toml"], "can't read the config nowhere.toml"),
     ],
 )

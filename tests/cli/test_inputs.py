@@ -108,6 +108,7 @@ def test_numbers_that_overflow_end_in_one_line(tmp_path: Path, setting: str) -> 
         ["run", "-c", "/dev/null", "--from", "missing"],
         ["resume", "missing"],
         ["resume", "sweep.toml"],
+        ["resume", "two\nlines"],
         ["compare", "fedavg:M", *SMALL],
         ["finetune", "one", "--with", "nobody"],
     ],
@@ -119,6 +120,20 @@ def test_options_that_can_not_be_are_refused(tmp_path: Path, arguments: list[str
     done = call(*arguments, cwd=tmp_path)
     assert done.code in (1, 2), done
     assert is_told(done), done
+
+
+@pytest.mark.parametrize("error", [MemoryError("52 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_what_is_too_large_for_the_machine_ends_in_one_line(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("propfair.runs.launch.build_federation", refuse)
+    done = call("run", *SMALL, "-o", "out", cwd=tmp_path)
+    assert done.code == 2, done
+    assert is_told(done), done
+    assert "not enough memory" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["[", "seed = ", "\x00", "[[data]]", 'data = {name = "digits"', f"seed = {DIGITS}"])

@@ -40,6 +40,16 @@ def test_notebooks_are_on_it(site: Path) -> None:
     assert (site / "notebooks" / "first-steps.ipynb").exists()
 
 
+def test_the_gallery_shows_every_file_of_records(site: Path) -> None:
+    page = (site / "gallery.html").read_text(encoding="utf-8")
+    for records in (ROOT / "results").glob("*.parquet"):
+        assert f"results/{records.name}" in page
+        assert f'src="gallery/{records.stem}.svg"' in page
+        assert f'href="gallery/{records.stem}.html"' in page
+        assert (site / "gallery" / f"{records.stem}.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
+        assert "<script" in (site / "gallery" / f"{records.stem}.html").read_text(encoding="utf-8")
+
+
 def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
     tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in tutorial

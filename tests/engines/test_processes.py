@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -197,6 +198,7 @@ def test_nothing_is_left_after_closing() -> None:
 
 SCRIPT = """
 import signal
+import socket
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 import sys, time
 {imports}
@@ -324,3 +326,12 @@ def _descendants(pid: int) -> set[int]:
 def test_workers_get_large_pages_unless_told_otherwise(ours: str, theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", ours)
     assert launcher._environment()["GLIBC_TUNABLES"] == theirs
+
+
+def test_a_launcher_whose_parent_is_gone_ends_before_it_is_ready() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:  # open: nothing else tells it
+        boot = [sys.executable, "-c", launcher._BOOT, str(theirs.fileno()), str(gone.pid), *sys.path]
+        assert subprocess.Popen(boot, pass_fds=[theirs.fileno()]).wait(200) == 0

@@ -19,17 +19,19 @@ from propfair.algorithms import ALGORITHMS
 from propfair.algorithms.fedavg import FedAvg
 from propfair.core.rounds import Rounds
 from propfair.errors import ConfigError, TrainingError
-from propfair.flower import FairStrategy, client_app
+from propfair.flower import FairStrategy, client_app, members
 from propfair.runs.reading import read_run
 from propfair.runs.run import Run
 from tests.flower.grid import LOCAL, SEED, SIZES, LocalGrid, federation, network, own_data
-from tests.flower.test_misbehaviour import BROKEN, lying
+from tests.flower.test_misbehaviour import ANSWERS, BROKEN, DIVERGED, lying
 from tests.flower.test_strategy import assert_close, run
 
 
-def strategy(name: str, out: Path, *, seed: int = SEED, rounds: Rounds | None = None, **options: Any) -> FairStrategy:
+def strategy(
+    name: str, out: Path, *, seed: int = SEED, rounds: Rounds | None = None, patience: float = 0.0, **options: Any
+) -> FairStrategy:
     made = ALGORITHMS.make(name, options)
-    return FairStrategy(made, network(), local=LOCAL, seed=seed, rounds=rounds, patience=0.0, out=out)
+    return FairStrategy(made, network(), local=LOCAL, seed=seed, rounds=rounds, patience=patience, out=out)
 
 
 def grid(**node_config: Any) -> LocalGrid:
@@ -119,7 +121,7 @@ def test_a_folder_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
     cut = strategy("fedavg", tmp_path / "run")
     with pytest.raises(Stopped):
         run(cut, mortal, 4)
-    with pytest.raises(ConfigError, match="is in use: another process"):
+    with pytest.raises(ConfigError, match="is in use: this process"):
         strategy("fedavg", tmp_path / "run")
     assert cut._recording is not None
     cut._recording._held.close()
@@ -154,15 +156,29 @@ def test_clients_that_did_not_come_back_are_not_waited_for_for_ever(tmp_path: Pa
     assert [outcome.dropped for outcome in again.outcomes] == [(2,), (2,)]
 
 
-def test_the_record_says_what_went_wrong(tmp_path: Path) -> None:
-    given = strategy("afl", tmp_path / "run")
-    run(given, lying(BROKEN["missing"][0]), 3)
+KINDS: dict[str, tuple[LocalGrid, str, str]] = {
+    "missing": (lying(BROKEN["missing"][0]), "refused", "its reply has no array '0.bias'"),
+    "huge update": (lying(BROKEN["huge update"][0]), "refused", "its update has length 6.93e+12, and the model"),
+    "loss 1e308": (lying(BROKEN["loss 1e308"][0]), "refused", "it reports a loss of 1e+308"),
+    "nan": (lying(DIVERGED["nan"]), "diverged", "its update, its buffers or its loss is not finite"),
+    "absurd examples": (lying(ANSWERS["absurd examples"][0], asked=True), "absent", "must be a whole number from 1 to"),
+    "unknown client": (lying(ANSWERS["unknown client"][0], asked=True), "absent", "number from 0 to 3; got 77"),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_the_record_says_what_went_wrong(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "POLL_SECONDS", 0.0)
+    grid, kind, reason = KINDS[what]
+    run(strategy("afl", tmp_path / "run"), grid, 3)
     found = read_run(tmp_path / "run")
+    assert found.status.state == "finished"
     assert found.num_dropped == 3
-    refused = column(found, "round", "refused")
-    assert refused[:, 1].tolist() == [1, 1, 1]
-    assert np.isnan(refused[:, [0, 2, 3]]).all()
-    assert found.environment.notes == ("refused: its reply has no array '0.bias' (client 1, round 1)",)
+    happened = column(found, "round", kind)
+    assert happened[:, 1].tolist() == [1, 1, 1]
+    assert np.isnan(happened[:, [0, 2, 3]]).all()
+    first = next(note for note in found.environment.notes if reason in note)
+    assert first.endswith("(round 1)" if what == "unknown client" else "(client 1, round 1)")
 
 
 def test_a_run_that_all_clients_fail_is_interrupted_and_goes_on_when_they_are_mended(tmp_path: Path) -> None:

@@ -73,6 +73,10 @@ def test_ranks_by_hand(tmp_path: Path) -> None:
     assert [number.row for number in table.numbers if number.column == "mean rank"] == ["c", "b", "a"]
     found = next(number for number in table.numbers if number.column == "mean rank")
     assert (found.ours, found.low, found.high) == (1.625, 1.0, 3.0)  # 1 and 2.25; ranks go from 1 to 3
+    fewer = overall("field", field(), {"one": by_mean, "other": {label: rank[:1] for label, rank in by_worst.items()}})
+    assert {number.ours for number in fewer.numbers if number.row == "a" and number.column == "mean rank"} == {
+        (by_mean["a"][0] + by_worst["a"][0]) / 2
+    }
 
 
 @pytest.mark.slow
@@ -115,3 +119,14 @@ def test_what_the_field_refuses(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             reproduce("field", Settings(**{"scale": "smoke", "out": tmp_path, **changes}), Screen())  # type: ignore[arg-type]
+
+
+def test_where_runs_are_dear_trials_are_short_and_seeds_few(tmp_path: Path) -> None:
+    sweep, _ = ranking_sweep(field(), "cifar10", Settings(scale="small", out=tmp_path))
+    one = sweep.contestants[0]
+    point = sweep.example(one)
+    assert sweep.trial_config(one, point).schedule.rounds == 10 < sweep.final_config(one, point, 0).schedule.rounds
+    assert sweep.seeds == (0, 1, 2)
+    usual, _ = ranking_sweep(field(), "digits", Settings(scale="small", out=tmp_path))
+    assert usual.seeds == (0, 1, 2, 3, 4)
+    assert usual.search.rounds is None

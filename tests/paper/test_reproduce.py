@@ -22,8 +22,8 @@ from propfair.paper.reproduced import Reproduced
 from propfair.paper.settings import NotCompleteError, Settings
 from propfair.paper.tables import long_table, table_of, write_reproduction
 from propfair.runs.progress import AfterRound
-from propfair.tuning.search import Sweep, load_sweep
-from propfair.tuning.studies import Tally
+from propfair.tuning.search import Sweep
+from propfair.tuning.studies import Studies
 
 EXPERIMENTS = ("cifar10", "cifar100", "tiny-imagenet", "shakespeare")
 ALGORITHMS = {"fedavg", "q-ffl", "afl", "term", "gifair", "fedmgda+", "propfair"}
@@ -40,7 +40,7 @@ class Screen:
         self.said.append(text)
 
     @contextlib.contextmanager
-    def table(self, sweep: Sweep) -> Iterator[Callable[[list[Tally]], None]]:
+    def table(self, sweep: Sweep) -> Iterator[Callable[[Studies], None]]:
         yield lambda _: None
 
     @contextlib.contextmanager
@@ -117,21 +117,22 @@ def test_published_values_are_those_of_tables_4_and_5(experiment: str) -> None:
 def test_every_scale_of_every_experiment_is_valid(experiment: str, scale: Scale) -> None:
     sweep = load_experiment(experiment).sweep("x", scale, only=sorted(ALGORITHMS))
     number = sum(sweep.num_trials(contestant) for contestant in sweep.contestants)
-    small = 36 if experiment in ("cifar100", "shakespeare") else 48
-    assert number == {"smoke": 0, "small": small, "paper": 72}[scale]  # none where there is nothing to choose
-    assert sweep.seeds == ((0,) if scale == "smoke" else (0, 1, 2))
+    assert number == {"smoke": 0, "small": 21, "paper": 72}[scale]  # none where there is nothing to choose
+    assert sweep.seeds == {"smoke": (0,), "small": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}[scale]
     assert load_experiment(experiment).note(scale)
 
 
-def test_the_example_with_larger_rates_differs_in_nothing_else() -> None:
-    example = load_sweep(Path(__file__).parents[2] / "examples" / "shakespeare-rates.toml")
-    small = load_experiment("shakespeare").sweep("x", "small", only=["fedavg", "propfair"])
-    assert (example.run, example.search, example.seeds) == (small.run, small.search, small.seeds)
-    for own, other in zip(example.contestants, small.contestants, strict=True):
-        assert (own.label, own.settings) == (other.label, other.settings)
-        assert {key: values for key, values in own.choices.items() if key != "local.lr"} == {
-            key: values for key, values in other.choices.items() if key != "local.lr"
-        }
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_small_scale_chooses_a_learning_rate_alone_after_as_many_rounds_as_count(experiment: str) -> None:
+    described = load_experiment(experiment)
+    small, published = described.sweep("x", "small"), described.sweep("x", "paper", published=True)
+    assert small.search.extend > 0
+    for own, best in zip(small.contestants, published.contestants, strict=True):
+        assert list(own.choices) == ["local.lr"]
+        known = {key: value for key, value in best.settings.items() if key != "local.lr"}
+        assert own.settings == known, "the values of Table 4"
+        trial, final = small.trial_config(own, small.example(own)), small.final_config(own, small.example(own), 0)
+        assert trial.schedule.rounds == final.schedule.rounds
 
 
 def test_paper_scale_is_the_papers_protocol() -> None:

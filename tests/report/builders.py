@@ -40,11 +40,13 @@ def write_run(
     start: dict[str, object] | None = None,
     started: str = "2026-01-01T00:00:00+00:00",
     cohort: int | None = None,
+    answers: bool = False,
 ) -> Path:
     """A run whose client k ends at about skill + spread * (k / n - 1/2); `accuracy` sets the end exactly.
 
     All clients take part in a round, or `cohort` of them. With `odd_weights` the first client weighs a thousand times
-    its share in the last round, the second nothing, and the last one is absent from the first round.
+    its share in the last round, the second nothing, and the last one is absent from the first round. With `answers` it
+    also says which test examples are answered right, as runs that were trained do.
     """
     rng = np.random.default_rng([seed, len(name), num_clients])
     total = 100
@@ -99,6 +101,12 @@ def write_run(
                 for split in splits:
                     seen = Evaluation(2 - reached, reached, torch.full_like(reached, total))
                     records.add_evaluation(number, split, seen, prefix)
+    if answers:
+        counts = np.round(goal * total)[:, None]
+        right = np.random.default_rng(seed).random((num_clients, total)).argsort(axis=1) < counts  # so many of each
+        reached = torch.tensor(goal)
+        last = Evaluation(reached, reached, torch.full((num_clients,), total), right=torch.tensor(right.ravel()))
+        records.add_answers(done, "test", last)
     folder.save_checkpoint(Checkpoint(done, {"params": torch.zeros(1)}), records)
     if state == "running":
         folder.save_status(state, done, seconds=float(done))

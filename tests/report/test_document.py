@@ -141,7 +141,7 @@ def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
     first, second = headline(comparison_of(tmp_path), ACCURACY)
     assert first == (
         "fair serves the worst 10 % of clients best: 60.0 % accuracy, against 30.0 % under steep, which has the best "
-        "mean (which may be chance: one seed, or too few test examples)."
+        "mean (which may be chance: nothing is known of that)."
     )
     assert second.startswith("What it costs: 15.0 points of the mean, 60.0 % instead of 75.0 %")
 

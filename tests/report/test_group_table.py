@@ -63,7 +63,7 @@ def test_latex(folder: Path, tmp_path: Path) -> None:
     assert len(lines) == 4
     assert all(line.count("&") - line.count(r"\&") == 4 for line in lines)
     assert re.search(r"fedavg & \$\\mathbf\{\d\d\.\d\} \\pm \d\.\d\$ &", text)
-    assert r"sæt \& <b>\_\%\$</b> 中文" in text
+    assert r"sæt \& \textless{}b\textgreater{}\_\%\$\textless{}/b\textgreater{} 中文" in text
     assert text.count(r"\mathbf") == sum(cell.best for row in table_of(folder).cells for cell in row)
 
 
@@ -139,3 +139,15 @@ def test_unknown_endings_are_errors(folder: Path, tmp_path: Path) -> None:
         write_tables([table_of(folder)], tmp_path / "table.xlsx")
     with pytest.raises(ConfigError, match="there is no statistic 'middle'"):
         table_of(folder, "middle")
+
+
+def test_texts_of_strangers_stay_texts(tmp_path: Path) -> None:
+    for place, name in enumerate(("=HYPERLINK(1)", "-1+A1", "@sum\\\\input{x}")):
+        write_run(tmp_path / f"\x1b[31m{place}", name=name, algorithm=name)
+        write_run(tmp_path / f"again {place}", name=name, algorithm=name)
+    for ending in (".csv", ".tex", ".md", ".html"):
+        write_tables([table_of(tmp_path)], tmp_path / f"t{ending}")
+        assert "\x1b" not in (tmp_path / f"t{ending}").read_text()
+    with (tmp_path / "t.csv").open() as file:
+        assert {row["algorithm"][:2] for row in csv.DictReader(file)} == {"'=", "'-", "'@"}
+    assert r"\textbackslash{}input\{x\}" in (tmp_path / "t.tex").read_text()

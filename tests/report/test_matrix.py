@@ -46,7 +46,7 @@ def write_contest(folder: Path, num_clients: int, name: Callable[[int], str]) ->
             write_run(
                 path, name=f"{contestant.label}, seed {seed}", seed=seed, num_clients=num_clients, rounds=2,
                 eval_every=1, skill=0.7 - 0.1 * place, clients=names, config=one.to_toml(), odd_weights=True,
-                personal=contestant.label == "local-only",
+                personal=contestant.label == "local-only", answers=True,
             )  # fmt: skip
 
 

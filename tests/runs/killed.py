@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,6 +21,7 @@ SETTINGS = (
     "schedule.eval_every=3",
     "schedule.checkpoint_every=2",
 )
+PRELOADED = ("propfair.runs.launch", "propfair.algorithms")
 FILES = ("records.parquet", "rounds.parquet", "model.safetensors", "metrics.csv")
 
 
@@ -28,10 +29,10 @@ def tiny(*overrides: str, rounds: int) -> RunConfig:
     return make_config({}, [*SETTINGS, f"schedule.rounds={rounds}", *overrides])
 
 
-def start(target: Callable[..., None], *arguments: object) -> BaseProcess:
+def start(target: Callable[..., None], *arguments: object, preloaded: Sequence[str] = PRELOADED) -> BaseProcess:
     """A child of a server that has imported torch already, so that it is at work at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["propfair.runs.launch", "propfair.algorithms"])
+    context.set_forkserver_preload(list(preloaded))
     child = context.Process(target=target, args=arguments)
     child.start()
     return child
@@ -49,6 +50,12 @@ def train(config: RunConfig, folder: Path) -> None:
 def train_and_die(config: RunConfig, folder: Path, operation: int) -> None:
     """Train, and die by SIGKILL before the n-th time that a file gets its name or is removed."""
     torch.set_num_threads(1)
+    dying(operation)
+    run_or_resume(config, folder)
+
+
+def dying(operation: int) -> None:
+    """Let this process die by SIGKILL before the n-th time that a file gets its name or is removed."""
     left = operation
     replace, unlink = Path.replace, os.unlink
 
@@ -69,7 +76,6 @@ def train_and_die(config: RunConfig, folder: Path, operation: int) -> None:
 
     Path.replace = dying_replace  # type: ignore[method-assign,assignment]
     os.unlink = dying_unlink  # type: ignore[assignment]
-    run_or_resume(config, folder)
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ import propfair
 from propfair.engines.inprocess import InProcess
 from propfair.errors import ConfigError
 from propfair.runs.callbacks import Training
+from propfair.runs.measures import Measure
 from tests.builders import seeded
 
 
@@ -71,6 +72,20 @@ def test_early_stopping_keeps_the_best_model_and_records_what_it_does() -> None:
     assert float(result.evaluation("test").loss.max()) == pytest.approx(stopping.best_value)
     last = train(propfair.EarlyStopping("mean", patience=2, restore_best=False), server=server)
     assert last.state == "finished"
+
+
+def test_less_spread_is_better_and_a_choice_on_the_test_split_is_said() -> None:
+    class Spreads(propfair.Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def after_round(self, training: Any) -> None:
+            self.seen.append(training.progress.summary("test", Measure("test", "loss")).std)
+
+    spreads, stopping = Spreads(), propfair.EarlyStopping("std", "loss", patience=2)
+    result = train(spreads, stopping, server=propfair.Rounds(lr_schedule=schedule))
+    assert stopping.best_value == min(spreads.seen)
+    assert "chosen on the test split, so its numbers are optimistic" in result.reason
 
 
 def test_early_stopping_goes_on_after_an_interruption(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The certificate of runs on disk."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from scipy import stats
 
@@ -41,8 +43,10 @@ def test_one_seed_each(runs: dict[str, Run]) -> None:
     expected = certificate(other.values(), star.values(), star.shares)
     assert found.certificate.values == pytest.approx(expected.values)
     assert found.certificate.relative == pytest.approx(expected.relative)
-    assert found.intervals == (None,)
-    assert "nothing is known of chance for fedavg: there are 34 wrong answers in all" in found.verdict.words
+    (interval,) = found.intervals
+    assert interval is not None
+    assert (interval.over, interval.leaves_out) == ("examples", "other seeds")
+    assert "other seeds left out" in found.verdict.words
     assert found.certificate.names == ("fedavg",)
 
 
@@ -70,9 +74,14 @@ def test_uniform_weights_and_losses(runs: dict[str, Run]) -> None:
     assert found.intervals == (None,)
 
 
-def test_paired_intervals_run_the_models_again(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("propfair.fairness.enough.ANSWERS_OF_NOISE", 30)
-    star, other = runs["propfair-0"], runs["fedavg-0"]
+def forgetful(run: Run) -> Run:
+    """The run as a version wrote it that kept no answers."""
+    return dataclasses.replace(run, records=run.records.filter(pc.field("split") != "answers"))
+
+
+def test_paired_intervals_run_the_models_again(runs: dict[str, Run]) -> None:
+    kept = certify([runs["propfair-0"]], [runs["fedavg-0"]])
+    star, other = forgetful(runs["propfair-0"]), forgetful(runs["fedavg-0"])
     federation = build_federation(tiny(rounds=1))
     own = hits(star, federation, "test")
     sizes = np.array(star.clients.sizes["test"])
@@ -80,11 +89,12 @@ def test_paired_intervals_run_the_models_again(runs: dict[str, Run], monkeypatch
     assert np.bincount(owner, weights=own) / sizes == pytest.approx(star.values())
     unknown = certify([star], [other])  # how often both are right on the same examples
     assert unknown.intervals == (None,)
-    assert "Use more seeds, or the answers themselves (certify --paired)" in unknown.verdict.words
+    assert "certify --paired asks the models again" in unknown.verdict.words
     found = certify([star], [other], paired=federation)
     (interval,) = found.intervals
     assert interval is not None
     assert interval.over == "examples"
+    assert interval == kept.intervals[0]  # the answers in the records are those that the models give again
     assert interval.low <= found.certificate.values[0] <= interval.high
     assert "other seeds left out" in found.verdict.words
     with pytest.raises(DataError, match="have changed"):

@@ -1,14 +1,23 @@
 """Records of runs in one file: the same runs come back, and damage is named."""
 
+import base64
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from propfair.errors import ConfigError, DataError
 from propfair.runs.grouping import group_runs
 from propfair.runs.keeping import keep_runs, read_kept
 from propfair.runs.reading import read_run, read_runs
+from propfair.runs.seal import sealed
 from tests.cli.inside import call
 from tests.report.builders import write_run
 
@@ -50,11 +59,51 @@ def test_no_path_of_the_machine_is_kept(tmp_path: Path) -> None:
     from propfair.runs.launch import run
 
     config = make_config({}, ["data=digits", "data.num_clients=3", "schedule.rounds=1", f"data.folder={tmp_path}"])
-    run(config, tmp_path / "run")
+    run(config, tmp_path / "first")
+    run(config.changed(start=tmp_path / "first"), tmp_path / "run")
     keep_runs([read_run(tmp_path / "run")], tmp_path / "kept.parquet")
     (kept,) = read_kept(tmp_path / "kept.parquet")
     assert str(tmp_path) not in kept.config_text
+    assert kept.environment.start is not None
+    assert kept.environment.start.run == "first"
     assert not any(Path(word.rpartition("=")[2]).is_absolute() for word in kept.environment.command)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said["runs"][0].update(config=5),
+        lambda said: said["runs"][0].update(config="x = ["),
+        lambda said: said["runs"][0].update(clients="a"),
+        lambda said: said.update(runs=3),
+        lambda said: said.update(clients=[]),
+        lambda said: said["clients"][0].update(names=["too few"]),
+    ],
+)
+def test_a_file_that_was_made_to_do_harm_is_named(
+    runs: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    path = tmp_path / "kept.parquet"
+    keep_runs(read_runs([runs])[0], path)
+    table = pq.read_table(path)
+    said = json.loads(zlib.decompress(base64.b64decode(table.schema.metadata[b"propfair"])))
+    change(said)
+    text = base64.b64encode(zlib.compress(json.dumps(sealed(said)).encode()))
+    pq.write_table(table.replace_schema_metadata({b"propfair": text}), path)
+    found, (problem,) = read_runs([path])
+    assert not found
+    assert "kept.parquet" in str(problem)
+
+
+def test_what_unpacks_to_more_than_memory_is_not_unpacked(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_runs(read_runs([runs])[0], tmp_path / "kept.parquet")
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 if name == "SC_PHYS_PAGES" else 4096)
+    for place in (tmp_path / "kept.parquet", runs / "fedavg-0"):
+        found, (problem,) = read_runs([place])
+        assert not found
+        assert re.search(r"\.parquet is refused: it would take .* more than 50% of this machine's memory", str(problem))
 
 
 def test_only_finished_runs_are_kept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -129,3 +130,15 @@ def test_logs_survive_the_config_round_trip(tmp_path: Path) -> None:
     run(tiny(rounds=1), tmp_path / "run")
     assert RunFolder.open(tmp_path / "run").config_text.count("log = []") == 1
     assert make_config({"log": list(config.log)}).parts.loggers == config.parts.loggers
+
+
+def test_a_log_that_leads_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    run(tiny('log=["tensorboard"]', rounds=5), tmp_path / "run", after_round=stop)
+    shutil.rmtree(tmp_path / "run" / "tensorboard")
+    (tmp_path / "run" / "tensorboard").symlink_to(outside)
+    with pytest.warns(PropFairWarning, match=r"the log 'tensorboard' broke.*tensorboard is a link"):
+        assert resume(tmp_path / "run").state == "finished"
+    assert not list(outside.iterdir())

@@ -13,10 +13,14 @@ import propfair
 from propfair.engines.inprocess import InProcess
 from propfair.errors import ConfigError, DataError
 from propfair.runs.building import build_federation, build_model
+from propfair.runs.certificate import certify
+from propfair.runs.grouping import by_clients, group_runs
 from propfair.runs.launch import run
 from propfair.runs.progress import Progress
+from propfair.runs.reading import read_run
 from tests.builders import seeded
 from tests.runs.killed import content, start, tiny
+from tests.sealing import reseal
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +101,15 @@ def test_what_a_resume_refuses(tmp_path: Path) -> None:
         train(resume=True)
 
 
+def test_a_device_that_is_not_here_is_named(tmp_path: Path) -> None:
+    stopped(tmp_path / "one")
+    path = tmp_path / "one" / "environment.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "nowhere"'))
+    reseal(tmp_path / "one")
+    with pytest.raises(ConfigError, match="device 'nowhere' can't be used here"):
+        propfair.resume(tmp_path / "one", model(), clients())
+
+
 def test_python_and_the_command_line_give_the_same_bits(tmp_path: Path) -> None:
     config = tiny("engine=inprocess", "engine.threads=1", "algorithm=propfair", rounds=4)
     commanded = run(config, tmp_path / "commanded", name="tiny")
@@ -154,3 +167,32 @@ def test_seeds_share_their_data() -> None:
 def test_settings_that_would_be_ignored_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         propfair.train(model(), clients(), rounds=1, **options)
+
+
+def test_seeds_are_seeds_of_one_setting_whatever_their_folders_are_called(tmp_path: Path) -> None:
+    """They were known by their names, so that first-0 and first-1 were two algorithms with the same settings."""
+    runs = [train(tmp_path / f"first-{seed}", rounds=1, seed=seed).run for seed in (0, 1)]
+    runs += [train(rounds=1, seed=2).run, train(tmp_path / "slow", rounds=1, lr=0.1).run]
+    (comparison,) = by_clients(runs)
+    assert [[run.seed for run in group.runs] for group in comparison.groups] == [[0, 1, 2], [0]]
+    assert [group.label for group in comparison.groups] == ["afl [lr 0.3]", "slow [lr 0.1]"]
+    assert comparison.differing == ["local.lr"]
+    assert read_run(tmp_path / "slow").settings["local"]["lr"] == 0.1
+
+
+def test_another_network_is_no_further_seed() -> None:
+    deep = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3))
+    shared: dict[str, Any] = {"lr": 0.3, "batch_size": 8, "eval_every": 2, "engine": InProcess(threads=1)}
+    other = propfair.train(deep, clients(), "afl", rounds=1, seed=1, **shared)
+    groups = group_runs([train(rounds=1).run, other.run])
+    assert [len(group.runs) for group in groups] == [1, 1]
+
+
+def test_a_certificate_without_an_accuracy_names_the_way_out() -> None:
+    x = torch.linspace(-1, 1, 20)[:, None]
+    two = {"ann": (x, 2 * x), "bob": (x, -x)}
+    one, other = (
+        propfair.train(nn.Linear(1, 1), two, name, rounds=1, loss=nn.MSELoss()).run for name in ("fedavg", "afl")
+    )
+    with pytest.raises(DataError, match=r"there is: test/mae, test/loss.*--M"):
+        certify([one], [other])

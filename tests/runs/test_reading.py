@@ -3,6 +3,7 @@
 import json
 import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,28 @@ def _stranger(run: Path) -> None:
     pq.write_table(table.set_column(2, "client", client), run / "records.parquet")
 
 
+def _set(**settings: object) -> Callable[[Path], None]:
+    """Change the settings of a run from Python."""
+
+    def change(run: Path) -> None:
+        content = json.loads((run / "environment.json").read_text())
+        (run / "environment.json").write_text(json.dumps({**content, "settings": settings}))
+
+    return change
+
+
+def _nested(depth: int) -> dict[str, object]:
+    return {"a": _nested(depth - 1)} if depth else {}
+
+
+def _rename_metric(name: str) -> Callable[[Path], None]:
+    def rename(run: Path) -> None:
+        table = pq.read_table(run / "records.parquet")
+        pq.write_table(table.set_column(4, "metric", pa.array([name] * len(table))), run / "records.parquet")
+
+    return rename
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -68,6 +91,13 @@ def _stranger(run: Path) -> None:
         (lambda run: (run / "config.toml").write_bytes(b"\xff\xfe"), "config.toml"),
         (_drop_sizes, "sizes.train has 1 entries for 10 clients"),
         (_stranger, "client 99"),
+        (_rename_metric("\x1b[31m"), "the name of no split and no metric"),
+        (_rename_metric("long" * 10**6), "the name of no split and no metric"),
+        (_set(server=5), "server must be a table of settings"),
+        (_set(local=_nested(500)), "settings are nested at most"),
+        (lambda run: (run / "config.toml").write_text("data = 'digits'"), "config.toml: data must be a table"),
+        (lambda run: (run / "config.toml").write_text("seed = 2020-01-01"), "config.toml: settings can't be dates"),
+        (lambda run: (run / "config.toml").write_text(f"a{'.a' * 3000} = 1"), "config.toml: settings are nested"),
     ],
 )
 def test_a_spoilt_folder_is_a_problem_and_the_others_are_read(tmp_path: Path, spoil: object, said: str) -> None:

@@ -342,3 +342,24 @@ def test_force_replaces_a_run_folder_and_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run folder"):
         run(tiny(rounds=8), tmp_path / "mine", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "stopped", "whole"]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["what counts", "what does not"])
+def test_damaged_numbers_of_the_log_are_never_gone_on_with(tmp_path: Path, behind: bool) -> None:
+    config = tiny("algorithm=fedavg", rounds=6)
+    run(config, tmp_path / "whole", name="tiny")
+    folder = tmp_path / "run"
+    run(config, folder, name="tiny", after_round=_stop_at(4))
+    log = folder / "metrics.csv"
+    expected = (tmp_path / "whole" / "metrics.csv").read_text()
+    if behind:  # a row of a round that the checkpoint does not know, damaged to look like one that it knows
+        log.write_text(log.read_text() + "2,round/weight_sum,7\n\ufffd")
+        resume(folder)
+        assert log.read_text() == expected
+        return
+    log.write_text(log.read_text().replace("0.", "7.", 1))
+    with pytest.warns(PropFairWarning, match=r"metrics\.csv is damaged.* rounds up to 4 are left out"):
+        resume(folder)
+    head, *rows = expected.splitlines()
+    assert log.read_text().splitlines() == [head, *(row for row in rows if int(row.partition(",")[0]) > 4)]
+    assert (folder / "metrics.csv.damaged").exists(), "nothing is deleted"

@@ -194,10 +194,16 @@ def test_the_old_name_of_the_callback_still_works() -> None:
     assert seen == [1, 2]
 
 
-def test_labels_name_learning_rates_where_they_differ(tmp_path: Path) -> None:
-    for name, rate in (("slow", 0.1), ("fast", 0.5)):
-        settings = {"algorithm": "fedavg", "local.lr": rate, "data.num_clients": 3, "schedule.rounds": 1}
+def test_labels_name_learning_rates_and_server_optimisers_where_they_differ(tmp_path: Path) -> None:
+    for name, own in (
+        ("slow", {"local.lr": 0.1}),
+        ("fast", {"local.lr": 0.5}),
+        ("adam", {"server.optimizer": "adam"}),
+    ):
+        settings = {"algorithm": "fedavg", "data.num_clients": 3, "schedule.rounds": 1, **own}
         run(make_config({"model": "logistic"}, settings), tmp_path / name)
-    slow, fast = (read_run(tmp_path / name) for name in ("slow", "fast"))
+    slow, fast, adam = (read_run(tmp_path / name) for name in ("slow", "fast", "adam"))
     assert [group.label for group in group_runs([slow, fast])] == ["fedavg [lr 0.1]", "fedavg [lr 0.5]"]
     assert [group.label for group in group_runs([slow])] == ["fedavg"]
+    assert [group.label for group in group_runs([slow, adam])] == ["fedavg", "fedavg [adam]"]
+    assert [group.label for group in group_runs([fast, adam])] == ["fedavg [lr 0.5]", "fedavg [adam, lr 0.1]"]

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
+from propfair.data.base import map_tensors
+from propfair.federation.federation import Split
 from tests.builders import seeded
 
-NUM_CLIENTS = 3
+NUM_CLIENTS, TESTED = 3, 6
 
 
 class TwoTowers(nn.Module):
@@ -84,8 +86,23 @@ class Scene:
     def clients(self) -> dict[str, Any]:
         return {name: self.client(seed) for seed, name in enumerate(("ann", "bob", "cid"))}
 
+    def split_clients(self) -> list[dict[Split, Any]]:
+        """Each with its test data, so that nothing is left to chance."""
+        return [_halves(client) for client in self.clients().values()]
+
     def module(self) -> nn.Module:
         return seeded(self.model, 1)
+
+
+def _halves(client: Any) -> dict[Split, Any]:
+    if isinstance(client, Dataset):
+        count = len(client)  # type: ignore[arg-type]
+        return {"train": Subset(client, range(count - TESTED)), "test": Subset(client, range(count - TESTED, count))}
+    x, y = client
+    return {
+        "train": (map_tensors(lambda rows: rows[:-TESTED], x), y[:-TESTED]),
+        "test": (map_tensors(lambda rows: rows[-TESTED:], x), y[-TESTED:]),
+    }
 
 
 def _x(seed: int, *shape: int) -> Tensor:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import propfair
 from propfair.data.base import Occasion
+from propfair.engines.session import ENGINES
 from propfair.errors import DataError
 from propfair.federation.own import from_datasets
 from tests.builders import seeded
@@ -62,14 +63,23 @@ def test_readers_ahead_give_the_same_batches_on_one_and_two_workers() -> None:
             assert torch.equal(mine, theirs)
 
 
-def test_training_draws_anew_and_dropout_is_not_disturbed() -> None:
-    def trained(workers: int, seed: int = 0) -> Tensor:
-        model = seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)))
-        clients = {"ann": {"train": Noisy(), "test": Noisy()}, "bob": Noisy()}
-        data = from_datasets(clients, workers=workers)
-        result = propfair.train(model, data, "fedavg", rounds=2, epochs=2, batch_size=4, seed=seed, engine="inprocess")
-        return result.model.get_parameter("1.weight").detach()
+def trained(workers: int, seed: int = 0, engine: Any = "inprocess") -> Tensor:
+    model = seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)))
+    clients = {"ann": {"train": Noisy(), "test": Noisy()}, "bob": Noisy()}
+    data = from_datasets(clients, workers=workers)
+    result = propfair.train(model, data, "fedavg", rounds=2, epochs=2, batch_size=4, seed=seed, engine=engine)
+    return result.model.get_parameter("1.weight").detach()
 
+
+@pytest.mark.slow
+def test_clients_in_one_and_two_processes_draw_the_same() -> None:
+    alone = trained(0, engine=ENGINES.make("inprocess", {"threads": 1}))
+    for workers in (1, 2):
+        for ahead in (0, 2):
+            assert torch.equal(trained(ahead, engine=ENGINES.make("processes", {"workers": workers})), alone)
+
+
+def test_training_draws_anew_and_dropout_is_not_disturbed() -> None:
     assert torch.equal(trained(0), trained(0))
     assert torch.equal(trained(0), trained(1))
     assert not torch.equal(trained(0), trained(0, seed=1))

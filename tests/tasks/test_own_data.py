@@ -1,5 +1,8 @@
 """Users' own tables, files, folders and data sets with several columns."""
 
+import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,10 @@ from torch import nn
 
 import propfair
 from propfair.data.own import Own
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError
 from propfair.federation.own import from_datasets, from_table
+from propfair.runs.building import build_federation
+from propfair.runs.config import make_config
 
 
 def frame(seed: int = 0, rows: int = 20) -> pd.DataFrame:
@@ -153,3 +158,36 @@ def test_the_source_own_reads_one_table_a_table_each_and_images(tmp_path: Path) 
 def test_the_source_own_says_what_is_missing(options: dict[str, str], said: str) -> None:
     with pytest.raises(DataError, match=said):
         Own(**options).load()  # type: ignore[arg-type]
+
+
+def test_a_table_whose_rows_belong_to_nobody_or_whose_target_is_the_client(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("x,ill,hospital\n" + "1,yes,A\n2,no,A\n3,yes,B\n4,no,B\n" * 5)
+    path = f"data.path={tmp_path / 'own.csv'}"
+    with pytest.raises(ConfigError, match=r"name the column that says whose a row is: data\.client=COLUMN"):
+        build_federation(make_config({}, ["data=own", path, "data.target=ill"]))
+    dealt = ["data=own", path, "data.target=ill", "data.inputs=x", "data.partition=iid", "data.num_clients=2"]
+    assert build_federation(make_config({}, dealt)).num_clients == 2
+    with pytest.raises(DataError, match=r"data\.target and data\.client are the same column of .*'hospital'"):
+        build_federation(make_config({}, ["data=own", path, "data.target=hospital", "data.client=hospital"]))
+
+
+def test_hostile_files_are_named(tmp_path: Path) -> None:
+    place = images(tmp_path / "pictures")
+    image = sorted(place.rglob("*.png"))[1]
+    parts = (b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)), (b"IDAT", b"x"), (b"IEND", b"")
+    chunks = [struct.pack(">I", len(of)) + name + of + struct.pack(">I", zlib.crc32(name + of)) for name, of in parts]
+    image.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    with pytest.raises(DataError, match=rf"can't read the image .*{image.name}: .*exceeds limit"):
+        Own(path=str(place)).load().inputs(torch.arange(2))
+    image.unlink()
+    os.mkfifo(image)
+    with pytest.raises(DataError, match=rf"{image.name} is a pipe"):
+        Own(path=str(place)).load().inputs(torch.arange(2))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a.csv").write_bytes(b"\xff\xfe\0x,y\n")
+    with pytest.raises(DataError, match=r"a\.csv"):
+        Own(path=str(tmp_path / "tables")).load()
+    (tmp_path / "tables" / "a.csv").unlink()
+    os.mkfifo(tmp_path / "tables" / "a.csv")
+    with pytest.raises(DataError, match=r"a\.csv is a pipe"):
+        Own(path=str(tmp_path / "tables")).load()

@@ -1,10 +1,12 @@
 """Every kind of task: trained to the known optimum, as a plain loop does, and on every engine."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import propfair
 from propfair.algorithms.fedavg import FedAvg
@@ -12,9 +14,10 @@ from propfair.core.client import Workload, batch_order
 from propfair.core.losses import choose_task
 from propfair.core.tasks import TASKS
 from propfair.engines.session import ENGINES
-from propfair.errors import ConfigError, DataError
+from propfair.errors import ConfigError, DataError, PropFairWarning
 from propfair.federation.own import from_datasets
-from tests.tasks.scenes import SCENES, Scene, coefficients
+from tests.builders import seeded
+from tests.tasks.scenes import SCENES, Scene, Tagger, coefficients, padded
 
 RULES = {"propfair": {"M": 50.0}, "afl": {}, "fedmgda+": {}}
 
@@ -36,19 +39,18 @@ def test_regression_recovers_the_coefficients(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SCENES))
 def test_one_client_trains_as_a_plain_loop_does(name: str) -> None:
     scene = SCENES[name]
-    if name == "tokens":
-        pytest.skip("a plain mean over a batch weighs long sentences more: the mean is over examples here")
-    data = from_datasets({"ann": scene.client(0)})
+    size = 1 if scene.collate else 8  # a plain mean over a batch weighs long sentences more; here examples count alike
+    data = from_datasets({"ann": scene.client(0)}, collate=scene.collate)
     settings = {key: value for key, value in scene.options.items() if key != "num_classes"}
-    trained = propfair.train(scene.module(), data, "fedavg", rounds=1, lr=0.1, batch_size=8, epochs=3, **settings)
+    trained = propfair.train(scene.module(), data, "fedavg", rounds=1, lr=0.1, batch_size=size, epochs=3, **settings)
     model, criterion = scene.module(), scene.options.get("loss", nn.CrossEntropyLoss())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    work = propfair.LocalTraining(lr=0.1, batch_size=8, epochs=3)
+    work = propfair.LocalTraining(lr=0.1, batch_size=size, epochs=3)
     for index in batch_order(Workload(data, FedAvg(), work), 1, 0):
-        x, y = data.examples.inputs(index), data.examples.targets(index)
+        ((x, y),) = data.examples.read([index])
         output = model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, tuple) else model(x)
         optimizer.zero_grad()
-        criterion(output, y).backward()
+        criterion(output.movedim(-1, 1) if name == "tokens" else output, y).backward()
         optimizer.step()
     for ours, theirs in zip(trained.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
@@ -66,20 +68,24 @@ def test_stacked_clients_give_the_same_model(name: str, rule: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+IN_EVERY_TEST_RUN = [("binary", "propfair"), ("tokens", "propfair")]
+
+
 @pytest.mark.parametrize(
-    ("name", "metrics"),
+    ("name", "rule"),
     [
-        ("binary", ["f1"]),
-        ("tokens", []),
+        *IN_EVERY_TEST_RUN,
         *(
-            pytest.param(name, ["rmse" if scene.task == "regression" else "f1"], marks=pytest.mark.slow)
-            for name, scene in SCENES.items()
-            if name not in ("binary", "tokens")
+            pytest.param(name, rule, marks=pytest.mark.slow)
+            for name in SCENES
+            for rule in RULES
+            if (name, rule) not in IN_EVERY_TEST_RUN
         ),
     ],
 )
-def test_worker_processes_give_the_same_bits(name: str, metrics: list[str]) -> None:
-    scene, algorithm = SCENES[name], propfair.algorithm("propfair", M=50.0)
+def test_worker_processes_give_the_same_bits(name: str, rule: str) -> None:
+    scene, algorithm = SCENES[name], propfair.algorithm(rule, **RULES[rule])
+    metrics = ["rmse" if scene.task == "regression" else "f1"]
     alone, apart = (
         train(scene, algorithm, engine=make_engine(engine), metrics=metrics) for engine in ("inprocess", "processes")
     )
@@ -135,6 +141,49 @@ def test_a_named_task_needs_no_loss() -> None:
     assert "mae" in result.evaluation("test").metrics
     result = propfair.train(nn.Linear(4, 1), [(X, LABELS % 2)], rounds=2, task="binary")
     assert result.accuracy.isfinite().all()
+
+
+class Texts(Dataset[Any]):
+    """Texts of given lengths, with a label of three for each token."""
+
+    def __init__(self, *lengths: int) -> None:
+        rng = torch.Generator().manual_seed(0)
+        self._items = [torch.randint(10, (length,), generator=rng) for length in lengths]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self._items[place], self._items[place] % 3
+
+
+class ClassesSecond(Tagger):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).movedim(-1, 1)
+
+
+def tagged(model: Callable[[], nn.Module], *lengths: int, engine: str = "inprocess") -> propfair.Result:
+    texts = Texts(*lengths)
+    data = from_datasets([{"train": texts, "test": texts}] * 2, num_classes=3, collate=padded)
+    return propfair.train(
+        seeded(model, 1), data, "propfair", rounds=2, lr=0.1, batch_size=1, eval_every=1, metrics=["f1"], engine=engine
+    )
+
+
+@pytest.mark.parametrize("lengths", [(3, 5, 3, 2), (5, 3, 3)])
+def test_a_text_as_long_as_there_are_classes_is_read_as_the_others_are(lengths: tuple[int, ...]) -> None:
+    last, second = tagged(Tagger, *lengths), tagged(ClassesSecond, *lengths)
+    for one, other in zip(last.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert last.to_arrow().drop_columns("run").equals(second.to_arrow().drop_columns("run"))
+    texts = [{"train": Texts(*lengths), "test": Texts(*lengths)}]
+    found = propfair.evaluate(last.model, from_datasets(texts, num_classes=3, collate=padded), split="test")
+    assert float(found.loss[0]) == pytest.approx(float(last.run.evaluation("test").values()["loss"][0]))
+
+
+def test_where_no_text_tells_the_place_of_the_classes_a_warning_does() -> None:
+    with pytest.warns(PropFairWarning, match=r"\[1, 3, 3\] may have its classes in the second or in the last place"):
+        tagged(ClassesSecond, 3, 3)
 
 
 def test_ignored_positions_do_not_count() -> None:

@@ -2,19 +2,24 @@
 
 import re
 import shutil
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import propfair
+from propfair.errors import PropFairError, PropFairWarning
 from propfair.runs.config import make_config
 from propfair.runs.launch import run
 from tests.cli.inside import Outcome, call
-from tests.runs.killed import start, train_and_die
+from tests.runs.killed import dying, start, train_and_die
 from tests.trust.damage import Damage, damages
 from tests.unit.official import write_tiny_imagenet
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 TINY = ("data=synthetic", "data.num_clients=4", "model=logistic", "local.batch_size=32", "schedule.eval_every=2")
 SWEEP = """
 name = "small"
@@ -27,21 +32,45 @@ schedule = {rounds = 2, eval_every = 1}
 local.lr = [0.05, 0.2]
 [algorithms.propfair]
 """
+Command = list[str] | Callable[[Path], None]  # words of a command line, or what is done from Python in a folder
 Answers = dict[str, tuple[Outcome, dict[str, bytes]]]
-RESULTS = (".html", ".svg", ".parquet", ".safetensors")
+RESULTS = (".html", ".svg", ".parquet", ".safetensors", ".json", ".csv")
 
 
-def ask(commands: Iterable[list[str]], where: Path, also: str) -> Answers:
+def ask(commands: Iterable[Command], where: Path, also: str) -> Answers:
     """What each command says, and the files that it writes below out/ and, to resume, `also`."""
     answers: Answers = {}
     for command in commands:
         shutil.rmtree(where / "out", ignore_errors=True)
         (where / "out").mkdir()
-        said = call(*command, cwd=where)
-        files = [*(where / "out").rglob("*"), *(where.glob(f"{also}/*") if command[0] == "resume" else ())]
-        written = {str(path.relative_to(where)): path.read_bytes() for path in files if path.suffix in RESULTS}
-        answers[f"{len(answers)}: {' '.join(command)}"] = (said, written)
+        if callable(command):
+            said, name, goes_on = from_python(command, where), command.__name__, command.__name__ == "go_on"
+        else:
+            said, name, goes_on = call(*command, cwd=where), " ".join(command), command[0] == "resume"
+        trained = [path for path in where.glob(f"{also}/*") if path.suffix != ".json"] if goes_on else []
+        files = [path for path in (*(where / "out").rglob("*"), *trained) if path.suffix in RESULTS]
+        written = {
+            str(path.relative_to(where)): path.read_bytes()
+            for path in files
+            if path.suffix != ".json" or path.parent.name == "out"  # a run's own has times and the place in it
+        }
+        answers[f"{len(answers)}: {name}"] = (said, written)
     return answers
+
+
+def from_python(work: Callable[[Path], None], where: Path) -> Outcome:
+    """What a user sees who does it from Python: nothing, warnings, or an error of ours."""
+    error: Exception | None = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PropFairWarning)
+        try:
+            work(where)
+        except Exception as raised:
+            error = raised
+    told = "".join(f"warning: {one.message}\n" for one in caught)
+    if isinstance(error, PropFairError):
+        return Outcome(2, "", f"{told}error: {error}")
+    return Outcome(0 if error is None else 1, "", told, error)
 
 
 def numbers(answer: tuple[Outcome, dict[str, bytes]]) -> tuple[int, str, dict[str, bytes]]:
@@ -66,7 +95,7 @@ def verdict(damage: Damage, before: Answers, after: Answers) -> str | None:
 
 
 def battery(
-    place: Path, commands: list[list[str]], home: Path, total: int, *, only: str = "**/*", also: str = "-"
+    place: Path, commands: list[Command], home: Path, total: int, *, only: str = "**/*", also: str = "-"
 ) -> None:
     """Copies of the place, each damaged once and read by every command.
 
@@ -85,7 +114,7 @@ def battery(
         return home
 
     before = ask(commands, fresh(), also)
-    assert all(said.code == 0 for said, _ in before.values()), before
+    assert all(said.code == 0 for said, _ in before.values()), [said for said, _ in before.values()]
     wrong = []
     for damage in damages(place, total, only=only):
         damage.do(fresh())
@@ -99,15 +128,18 @@ def test_a_finished_run(tmp_path: Path) -> None:
     place = tmp_path / "place"
     run(make_config({}, [*TINY, "schedule.rounds=4", "algorithm=fedavg"]), place / "one")
     run(make_config({}, [*TINY, "schedule.rounds=4", "algorithm=propfair", f"start={place / 'one'}"]), place / "two")
-    commands = [
+    commands: list[Command] = [
         ["report", "one", "two", "-o", "out/page.html"],
+        ["table", "one", "two", "-o", "out/table.json", "-o", "out/table.csv"],
+        ["keep", "one", "two", "-o", "out/kept.parquet"],
         ["certify", "two", "one", "--format", "json", "-o", "out/certificate.png"],
         ["certify", "--paired", "two", "one", "--format", "json", "-o", "out/certificate.png"],
         ["figure", "curves", "one", "two", "-o", "out/curves.svg"],
         ["resume", "two", "--format", "json"],
         ["run", "--from", "two", "schedule.rounds=1", "-q", "--format", "json", "-o", "out/more"],
+        ["finetune", "one", "--with", "fedavg", "schedule.rounds=1", "-q", "--format", "json", "-o", "out/tuned"],
     ]
-    battery(place, commands, tmp_path / "home", 400)
+    battery(place, commands, tmp_path / "home", 260)
 
 
 @pytest.mark.parametrize("operation", [10, 14])  # with one checkpoint, and with two
@@ -119,12 +151,82 @@ def test_a_killed_run(tmp_path: Path, operation: int) -> None:
     child.join()
     assert child.exitcode == -9
     assert list((place / "one" / "checkpoints").glob("checkpoint-*"))
-    commands = [
+    commands: list[Command] = [
         ["report", "one", "-o", "out/page.html"],
         ["resume", "one", "-q", "--format", "json"],
         ["report", "one", "-o", "out/page.html"],
     ]
     battery(place, commands, tmp_path / "home", 150, also="one")
+
+
+def test_a_run_from_python(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    child = start(train_from_python_and_die, place / "one", 15)  # with two checkpoints
+    child.join()
+    assert child.exitcode == -9
+    commands: list[Command] = [["report", "one", "-o", "out/page.html"], go_on, open_again]
+    battery(place, commands, tmp_path / "home", 60, also="one")
+
+
+def go_on(where: Path) -> None:
+    propfair.resume(where / "one", model(), data())
+
+
+def open_again(where: Path) -> None:
+    torch.save(propfair.load(where / "one", model()).model.state_dict(), where / "out" / "model.safetensors")
+
+
+def train_from_python_and_die(folder: Path, operation: int) -> None:
+    dying(operation)
+    propfair.train(model(), data(), algorithm="propfair", rounds=24, eval_every=6, out=folder)
+
+
+def model() -> nn.Module:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def data() -> list[tuple[Tensor, Tensor]]:
+    rng = torch.Generator().manual_seed(1)
+    return [(torch.randn(40, 3, generator=rng), torch.arange(40) % 2) for _ in range(4)]
+
+
+def test_a_deployment(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs the extra: pip install 'propfair[flower]'")
+    from propfair.flower import client_app
+    from tests.flower.grid import network, own_data
+    from tests.flower.test_recording import MortalGrid, Stopped, strategy
+    from tests.flower.test_strategy import run as deploy_on
+
+    def grid() -> MortalGrid:
+        return MortalGrid(client_app(network, own_data))
+
+    def go_on(where: Path) -> None:
+        served = strategy("propfair", where / "two")
+        try:
+            deploy_on(served, grid(), 4)
+        finally:
+            assert served._recording is not None
+            served._recording._held.close()  # as the system does when the server ends
+
+    place = tmp_path / "place"
+    deploy_on(strategy("fedavg", place / "one"), grid(), 2)
+    mortal = grid()
+    mortal.left = 8
+    cut = strategy("propfair", place / "two")
+    with pytest.raises(Stopped):
+        deploy_on(cut, mortal, 4)
+    assert cut._recording is not None
+    cut._recording._held.close()
+    commands: list[Command] = [
+        ["report", "one", "two", "-o", "out/page.html"],
+        ["certify", "two", "one", "--format", "json", "-o", "out/certificate.png"],
+        go_on,
+        ["table", "one", "two", "-o", "out/table.json"],
+    ]
+    battery(place, commands, tmp_path / "home", 80, also="two")
 
 
 def test_a_sweep(tmp_path: Path) -> None:
@@ -133,7 +235,11 @@ def test_a_sweep(tmp_path: Path) -> None:
     (place / "sweep.toml").write_text(SWEEP)
     again = ["sweep", "sweep.toml", "-o", "swept", "-w", "0", "-q", "--format", "json"]
     assert call(*again, cwd=place).code == 0
-    commands = [again, ["report", "swept", "-o", "out/page.html"]]
+    commands: list[Command] = [
+        again,
+        ["report", "swept", "-o", "out/page.html"],
+        ["table", "swept", "-o", "out/table.json"],
+    ]
     battery(place, commands, tmp_path / "home", 200, only="swept/**/*")
 
 
@@ -141,8 +247,9 @@ def test_kept_records(tmp_path: Path) -> None:
     place = tmp_path / "place"
     run(make_config({}, [*TINY, "schedule.rounds=4", "algorithm=fedavg"]), place / "one")
     assert call("keep", "one", "-o", "kept.parquet", cwd=place).code == 0
-    commands = [
+    commands: list[Command] = [
         ["report", "kept.parquet", "-o", "out/page.html"],
+        ["table", "kept.parquet", "-o", "out/table.csv"],
         ["figure", "curves", "kept.parquet", "-o", "out/curves.svg"],
     ]
     battery(place, commands, tmp_path / "home", 60, only="*.parquet")
@@ -154,7 +261,7 @@ def test_a_partition(tmp_path: Path) -> None:
     save = ["partition", "synthetic", "data.num_clients=4", "--save", "saved.safetensors", "--picture", "p.png"]
     assert call(*save, cwd=place).code == 0
     settings = [*TINY, "data.saved=saved.safetensors", "schedule.rounds=1", "algorithm=fedavg"]
-    commands = [["run", *settings, "-q", "--format", "json", "-o", "out/run"]]
+    commands: list[Command] = [["run", *settings, "-q", "--format", "json", "-o", "out/run"]]
     battery(place, commands, tmp_path / "home", 80, only="*.safetensors")
 
 
@@ -162,6 +269,7 @@ def test_a_cache(tmp_path: Path) -> None:
     place = tmp_path / "place"
     write_tiny_imagenet(place / "data")
     settings = ["tiny-imagenet", "data.num_clients=2", "data.partition=iid", "--data-dir", "data"]
-    commands = [["partition", *settings, "--picture", "out/p.png", "--format", "json"]]
-    assert call(*commands[0], "--picture", "p.png", cwd=place).code == 0
+    show = ["partition", *settings, "--format", "json"]
+    assert call(*show, "--picture", "p.png", cwd=place).code == 0
+    commands: list[Command] = [[*show, "--picture", "out/p.png"]]
     battery(place, commands, tmp_path / "home", 60, only="data/tiny-imagenet-200-*")

@@ -53,6 +53,10 @@ def journal_of(folder: Path) -> Path:
     return next((folder / "checkpoints").glob("journal-*"))
 
 
+def state_of(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("state-*"))
+
+
 def link(path: Path, target: Path) -> None:
     path.unlink(missing_ok=True)
     path.symlink_to(target)
@@ -95,7 +99,13 @@ def write_and_seal(path: Path, content: bytes) -> None:
     reseal(path.parent)
 
 
+def grow(path: Path) -> None:
+    """To a terabyte of nothing, which takes no room on the disk."""
+    os.truncate(path, 1 << 40)
+
+
 EMPTY = {"rows": 0, "sha256": hashlib.sha256().hexdigest()}
+DEEP = b"a" + b".a" * 3000 + b" = 1"
 HEADER_OF_A_PETABYTE = b"\xff" * 6 + b"\x03\x00{}"
 TRICKS: dict[str, Callable[[Path, Path], object]] = {
     "a journal elsewhere": lambda folder, out: change_checkpoints(folder, file=str(out), **EMPTY),
@@ -118,6 +128,13 @@ TRICKS: dict[str, Callable[[Path, Path], object]] = {
     "a large header": lambda folder, out: write_and_seal(folder / "model.safetensors", HEADER_OF_A_PETABYTE),
     "a table that is none": lambda folder, out: write_and_seal(folder / "records.parquet", b"PAR1"),
     "deep JSON": lambda folder, out: (folder / "clients.json").write_text("[" * 100_000),
+    "settings nested without end": lambda folder, out: write_and_seal(folder / "config.toml", DEEP),
+    "settings that are dates": lambda folder, out: write_and_seal(folder / "config.toml", b"seed = 2020-01-01"),
+    "a section that is a text": lambda folder, out: write_and_seal(folder / "config.toml", b"data = 'digits'"),
+    "no checksum at all": lambda folder, out: change(folder / "status.json", files={"config.toml": []}),
+    "a terabyte of settings": lambda folder, out: grow(folder / "config.toml"),
+    "a terabyte of state": lambda folder, out: grow(state_of(folder)),
+    "a terabyte of records": lambda folder, out: grow(folder / "records.parquet"),
     "a name that is a path": lambda folder, out: change(folder / "status.json", name="../../../x\x1b[31m<script>"),
 }
 
@@ -137,6 +154,7 @@ def test_nothing_outside_is_touched(runs: Path, tmp_path: Path, name: str, trick
     for command in (
         ["report", "run", "-o", "page.html"],
         ["figure", "curves", "run", "-o", "f.svg"],
+        ["keep", "run", "-o", "kept.parquet"],
         ["resume", "run"],
     ):
         done = call(*command, cwd=home)
@@ -144,4 +162,16 @@ def test_nothing_outside_is_touched(runs: Path, tmp_path: Path, name: str, trick
         assert "\x1b" not in done.stdout + done.stderr
     assert treasure.read_bytes() == TREASURE
     assert [path.name for path in treasure.parent.iterdir()] == ["treasure"]
-    assert {path.name for path in home.iterdir()} <= {"run", "page.html", "f.svg"}
+    assert {path.name for path in home.iterdir()} <= {"run", "page.html", "f.svg", "kept.parquet"}
+
+
+@pytest.mark.parametrize(
+    "command", [["report", "run"], ["keep", "run", "-o", "kept.parquet"], ["figure", "curves", "run"]]
+)
+def test_a_terabyte_of_journal_is_not_read(runs: Path, tmp_path: Path, command: list[str]) -> None:
+    shutil.copytree(runs / "stopped", tmp_path / "run")
+    change_checkpoints(tmp_path / "run", rows=1 << 35)
+    grow(journal_of(tmp_path / "run"))
+    done = call(*command, cwd=tmp_path)
+    assert done.is_clean, done
+    assert "journal-00000000 is refused: it would take" in done.stderr

@@ -13,14 +13,18 @@ import torch
 
 pytest.importorskip("optuna")
 
-from propfair.errors import ConfigError
+from propfair.cli.sweep_text import eta
+from propfair.engines.together import NOTE
+from propfair.errors import ConfigError, PropFairError
 from propfair.report.sweep import result_json, result_table, write_results
 from propfair.report.tables import TextTable
 from propfair.runs.folder import RunFolder
+from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.measures import Measure
+from propfair.runs.progress import Progress
 from propfair.runs.reading import read_run
 from propfair.tuning import claims
-from propfair.tuning.claims import Board, open_storage, open_study
+from propfair.tuning.claims import Board, open_storage, open_study, said_of
 from propfair.tuning.search import Sweep, SweepFile, make_sweep
 from propfair.tuning.studies import Home, Studies
 from propfair.tuning.sweep import TrialRunner, run_sweep
@@ -29,7 +33,7 @@ from tests.runs.killed import start
 RUN = ["data=digits", "data.num_clients=4", "model=logistic", "schedule.rounds=3", "schedule.eval_every=1"]
 
 
-def sweep(**changes: object) -> Sweep:
+def sweep(*overrides: str, **changes: object) -> Sweep:
     content: dict[str, object] = {
         "name": "tiny",
         "criterion": "worst10",
@@ -38,7 +42,7 @@ def sweep(**changes: object) -> Sweep:
         "algorithms": {"fedavg": {}, "propfair": {"M": [2.0, 5.0]}},
         **changes,
     }
-    return make_sweep(SweepFile.model_validate(content), RUN)
+    return make_sweep(SweepFile.model_validate(content), [*RUN, *overrides])
 
 
 def work(plan: Sweep, out: Path, number: int = 0) -> None:
@@ -97,6 +101,10 @@ def test_outcomes_are_those_of_the_final_runs(finished: Studies, tmp_path: Path)
     assert "read once, at the end" in written[0].read_text()
 
 
+def test_the_time_left_without_worker_processes(finished: Studies) -> None:
+    assert eta(finished.sweep, finished.tallies(), 0) == 0
+
+
 def test_called_again_it_runs_nothing(finished: Studies) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.home.out.rglob("status.json")}
     assert len(before) == 10
@@ -128,24 +136,29 @@ def test_two_sweeps_at_once_neither_repeat_nor_lose_a_trial(tmp_path: Path) -> N
     assert studies.complete
     done = 0
     for board in [*studies.boards.values(), studies.final(studies.winners())]:
-        complete = [t.user_attrs["point"] for t in board.study.get_trials() if t.state.name == "COMPLETE"]
+        complete = [said_of(t)["point"] for t in board.study.get_trials() if t.state.name == "COMPLETE"]
         assert sorted(complete) == list(range(board.num_points))
         others = [t for t in board.study.get_trials() if t.state.name != "COMPLETE"]
-        assert all(t.user_attrs.get("superseded") for t in others)
+        assert all(said_of(t).get("superseded") for t in others)
         done += len(complete)
     folders = [*(tmp_path / "trials").iterdir(), *(tmp_path / "final").iterdir()]
     assert len(folders) == done == 10
     assert not any("resumed" in RunFolder.open(folder).environment for folder in folders)
 
 
-def test_a_killed_worker_loses_nothing(tmp_path: Path, finished: Studies) -> None:
-    plan = sweep()
-    child = start(work, plan, tmp_path)
-    while not list(tmp_path.glob("trials/*/checkpoints")) and child.is_alive():
+def work_and_die(plan: Sweep, place: Path, trials: int) -> None:
+    """A worker that is killed as soon as so many trials are under way."""
+    child = start(work, plan, place)
+    while len(list(place.glob("trials/*/checkpoints"))) < trials and child.is_alive():
         time.sleep(0.01)
     child.kill()
     child.join()
     assert child.exitcode == -signal.SIGKILL
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path, finished: Studies) -> None:
+    plan = sweep()
+    work_and_die(plan, tmp_path, trials=1)
     work(plan, tmp_path)
     studies = Studies(plan, Home.at(tmp_path))
     assert studies.complete
@@ -163,6 +176,60 @@ def test_a_stopped_worker_releases_its_trial(tmp_path: Path) -> None:
     work(plan, tmp_path)
     (resumed,) = (p for p in (tmp_path / "trials").iterdir() if "resumed" in RunFolder.open(p).environment)
     assert RunFolder.open(resumed).status["state"] == "finished"
+
+
+def test_runs_at_once_are_those_of_one_by_one(tmp_path: Path, finished: Studies) -> None:
+    plan = sweep("engine=vectorized")
+    work(plan, tmp_path)
+    studies = Studies(plan, Home.at(tmp_path))
+    assert [winner.point for winner in studies.winners()] == [winner.point for winner in finished.winners()]
+    for ours, theirs in zip(studies.tested(), finished.tested(), strict=True):
+        loss = Measure("test", "loss")
+        for mine, other in zip(ours.group.runs, theirs.group.runs, strict=True):
+            np.testing.assert_allclose(mine.values(loss), other.values(loss), rtol=1e-5)
+            assert NOTE in mine.environment.notes
+
+
+def test_runs_at_once_that_are_killed_are_gone_on_with(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """To the same bits, although other runs are side by side then."""
+    whole, tmp_path = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
+    plan = sweep("engine=vectorized", "schedule.checkpoint_every=1")
+    work(plan, whole)
+    finished = Studies(plan, Home.at(whole))
+    work_and_die(plan, tmp_path, trials=3)
+    work(plan, tmp_path)
+    studies = Studies(plan, Home.at(tmp_path))
+    assert studies.complete
+    assert len(list((tmp_path / "trials").iterdir())) == 6
+    assert [winner.point for winner in studies.winners()] == [winner.point for winner in finished.winners()]
+    for ours, theirs in zip(studies.tested(), finished.tested(), strict=True):
+        for mine, other in zip(ours.group.runs, theirs.group.runs, strict=True):
+            assert mine.records["value"].equals(other.records["value"])
+
+
+def test_runs_at_once_stop_after_the_round(tmp_path: Path) -> None:
+    plan = sweep("engine=vectorized", algorithms={"fedavg": {}}, seeds=[0])
+    told: list[int] = []
+
+    def stop_once(now: Progress) -> None:
+        if not told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            with stop_on_signal() as asked:  # what the main thread, which handles the signal, is asked
+                while not asked:
+                    time.sleep(0.01)
+        told.append(now.round)
+
+    with pytest.raises(KeyboardInterrupt):
+        TrialRunner(plan, Home.at(tmp_path), after_round=stop_once).work()
+    assert set(told) == {1}
+    board = Studies(plan, Home.at(tmp_path)).boards["fedavg"]
+    assert [standing.state for standing in board.standings()] == ["free", "free"]
+    states = [RunFolder.open(path).status for path in (tmp_path / "trials").iterdir()]
+    assert ("interrupted", 1) in [(status["state"], status["rounds"]) for status in states]
+    work(plan, tmp_path)
+    assert Studies(plan, Home.at(tmp_path)).complete
+    for path in (tmp_path / "trials").iterdir():
+        assert NOTE in read_run(path).environment.notes, "also of those that went on alone"
 
 
 def test_divergence_is_a_result_and_no_winner_is_a_failure(tmp_path: Path) -> None:
@@ -209,35 +276,51 @@ def test_tpe_with_pruning(tmp_path: Path) -> None:
 def test_the_first_claim_stands(tmp_path: Path) -> None:
     storage = open_storage(f"sqlite:///{tmp_path}/a.db")
     one, two = (Board(open_study(storage, "s", "f"), 2) for _ in range(2))
-    first = one.claim([({}, {})] * 2)
-    assert first is not None
-    assert two._take(0, 0, ({}, {})) is None  # as if it had not seen the first one yet
-    second = two.claim([({}, {})] * 2)
-    assert second is not None
+    (first,) = one.claim([({}, {})] * 2)
+    assert two._take([(0, 0, {}, {}, {})]) == []  # as if it had not seen the first one yet
+    (second,) = two.claim([({}, {})] * 2)
     assert (first.point, second.point) == (0, 1)
-    assert one.claim([({}, {})] * 2) is None
+    assert one.claim([({}, {})] * 2) == []
     first.release()
-    again = two.claim([({}, {})] * 2)
-    assert again is not None
+    (again,) = two.claim([({}, {})] * 2)
     assert again.point == 0
     again.done(0.5, {"seconds": 1.0})
     second.pruned()
     assert [standing.state for standing in one.standings()] == ["done", "pruned"]
 
 
+def test_several_points_are_claimed_at_once(tmp_path: Path) -> None:
+    board = Board(open_study(open_storage(f"sqlite:///{tmp_path}/a.db"), "s", "f"), 5)
+    some = board.claim([({}, {})] * 5, first=3, most=3, about=lambda point: {"label": f"point {point}"})
+    assert [claim.point for claim in some] == [3, 4, 0]
+    taken = [standing.trial for standing in board.standings() if standing.state == "running"]
+    assert [trial and said_of(trial)["label"] for trial in taken] == ["point 0", "point 3", "point 4"]
+    assert [claim.point for claim in board.claim([({}, {})] * 5, most=9)] == [1, 2]
+
+
 def test_a_claim_without_a_sign_of_life_is_free_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board = Board(open_study(open_storage(f"sqlite:///{tmp_path}/a.db"), "s", "f"), 1)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    claim = board.claim([({}, {})])
-    assert claim is not None
+    (claim,) = board.claim([({}, {})])
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     monkeypatch.setattr(claims, "GRACE_SECONDS", 0.2)
     assert board.standings()[0].state == "running"
     time.sleep(0.3)
-    claim.trial.set_user_attr("beat", 1)
+    claim.beat(1)
     assert board.standings()[0].state == "running"
     time.sleep(0.3)
     assert board.standings()[0].state == "free"
+
+
+@pytest.mark.parametrize("name", ["sweep.db", "sweep.db-wal", "trials", "final"])
+def test_a_sweep_is_not_written_through_links(tmp_path: Path, name: str) -> None:
+    out, outside = tmp_path / "sent", tmp_path / "outside"
+    out.mkdir()
+    outside.mkdir()
+    (out / name).symlink_to(outside / "treasure" if "." in name else outside)
+    with pytest.raises(PropFairError, match=f"{name}.* is a link"):
+        Home.at(out)
+    assert not list(outside.iterdir())
 
 
 def test_a_storage_that_can_not_be_opened() -> None:
@@ -249,7 +332,11 @@ def test_worker_processes(tmp_path: Path) -> None:
     plan = sweep(algorithms={"fedavg": {}}, seeds=[0])
     shown: list[list[str]] = []
     studies = run_sweep(
-        plan, Home.at(tmp_path), workers=2, threads=1, show=lambda rows: shown.append([row.label for row in rows])
+        plan,
+        Home.at(tmp_path),
+        workers=2,
+        threads=1,
+        show=lambda now: shown.append([row.label for row in now.tallies()]),
     )
     assert studies.complete
     assert shown[0] == ["fedavg"]
@@ -267,5 +354,5 @@ def test_tables_escape_what_they_must() -> None:
     assert table.to_csv() == "a|b,c_d\nx|y,1 ± 2\n"
     latex = table.to_latex()
     assert r"\caption{50 \% \& more. A note.}" in latex
-    assert r"a|b & c\_d \\" in latex
-    assert r"x|y & 1 $\pm$ 2 \\" in latex
+    assert r"a\textbar{}b & c\_d \\" in latex
+    assert r"x\textbar{}y & 1 $\pm$ 2 \\" in latex

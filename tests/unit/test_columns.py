@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from propfair.runs.columns import numbers, of_numbers, of_texts, read_table, repeated
+from propfair.runs.columns import is_text, numbers, of_numbers, of_texts, read_table, repeated
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float64()])
@@ -29,6 +29,13 @@ def test_fields_of_rows_are_not_next_to_each_other() -> None:
 
 def test_gaps_are_nan() -> None:
     assert np.isnan(numbers(pa.array([1.0, None]))).tolist() == [False, True]
+
+
+def test_where_a_text_stands() -> None:
+    column = pa.chunked_array([repeated(["a", "b"], [2, 1]), repeated(["c"]), repeated(["b", "a"])])
+    assert is_text(column, "a").tolist() == [True, True, False, False, False, True]
+    assert not is_text(column, "d").any()
+    assert is_text(pa.chunked_array([repeated([])]), "a").tolist() == []
 
 
 def test_texts() -> None:

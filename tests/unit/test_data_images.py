@@ -12,7 +12,7 @@ from PIL import Image
 
 from propfair.data import SOURCES, ArrayExamples, cifar, fashion_mnist, tiny_imagenet
 from propfair.data.images import CropFlip
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError
 from propfair.federation.federation import federate
 from propfair.federation.partition import PARTITIONERS, Dirichlet
 from propfair.federation.split import Splitter
@@ -51,6 +51,29 @@ def test_cifar100(tmp_path: Path) -> None:
     assert (fine.num_classes, coarse.num_classes) == (100, 20)
     assert fine.labels.tolist() == list(range(40))
     assert coarse.labels.max() == 19
+
+
+def test_the_first_images_of_each_class(tmp_path: Path) -> None:
+    rows = official.write_cifar10(tmp_path)
+    whole, some = load("cifar10", tmp_path), load("cifar10", tmp_path, per_class=3)
+    kept = [i for i, label in enumerate(whole.labels) if whole.labels[:i].eq(label).sum() < 3]
+    assert some.labels.bincount().tolist() == [3] * 10
+    assert np.array_equal(some.x.numpy(), rows.reshape(100, 3, 32, 32)[kept])
+    assert some.labels.tolist() == whole.labels[kept].tolist()
+    assert some.digest() != whole.digest()
+
+
+def test_a_part_of_tiny_imagenet_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
+    official.write_tiny_imagenet(tmp_path)
+    assert load("tiny-imagenet", tmp_path, per_class=1).digest() != load("tiny-imagenet", tmp_path).digest()
+
+
+def test_more_images_of_a_class_than_there_are(tmp_path: Path) -> None:
+    official.write_cifar10(tmp_path)
+    with pytest.raises(DataError, match=r"asks for 11 images of each class; class \d has 10"):
+        load("cifar10", tmp_path, per_class=11)
+    with pytest.raises(ConfigError, match="per_class must be at least 1"):
+        SOURCES.make("cifar10", {"per_class": 0})
 
 
 def test_cifar_files_of_another_version(tmp_path: Path) -> None:

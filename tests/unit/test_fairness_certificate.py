@@ -93,7 +93,7 @@ def test_paired_intervals_are_narrower_for_models_that_agree() -> None:
 
 
 def test_a_handful_of_hits_is_hardly_evidence() -> None:
-    with pytest.raises(DataError, match="1 right answers, and 4 are needed of every one"):
+    with pytest.raises(DataError, match="1 right answers, and 6 are needed of every one"):
         interval_over_examples([1, 90], [1, 90], [100, 100], "uniform", both=[1, 90])
 
 

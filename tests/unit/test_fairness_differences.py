@@ -1,5 +1,5 @@
 import json
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -84,6 +84,41 @@ def test_copies_change_nothing(seeds: int, seed: int) -> None:
     assert ("b again" in after.best) == ("b" in after.best)
 
 
+SIZES = (20, 30, 40)
+
+
+def answered(seeds: int, **rates: float) -> tuple[dict[str, dict[int, list[float]]], dict[str, dict[int, np.ndarray]]]:
+    """Accuracies of three clients, and the answers that they come from."""
+    rng, ends = np.random.default_rng(5), np.cumsum([0, *SIZES])
+    right = {name: dict(enumerate(rng.random((seeds, 90)) < rate)) for name, rate in rates.items()}
+    return {
+        name: {seed: [row[start:stop].mean() for start, stop in pairwise(ends)] for seed, row in rows.items()}
+        for name, rows in right.items()
+    }, right
+
+
+@pytest.mark.parametrize("statistic", ["mean", "worst10", "nash_welfare"])
+def test_copies_change_nothing_over_test_examples(statistic: str) -> None:
+    """Whichever way round they are compared: noise lowers the welfare of one more than that of the other."""
+    plain, right = answered(1, a=0.5, b=0.7, c=0.6)
+    before = compare_statistic(plain, statistic, sizes=SIZES, answers=right)
+    copied, answers = ({"b before": one["b"], **one, "a again": one["a"]} for one in (plain, right))
+    after = compare_statistic(copied, statistic, sizes=SIZES, answers=answers)
+    assert before.over[0][1] == "examples"
+    for matrix in ("differences", "low", "high", "p_values"):
+        np.testing.assert_allclose(getattr(after, matrix)[1:4, 1:4], getattr(before, matrix))
+
+
+def test_the_bias_of_the_seeds_that_both_have_is_taken_off() -> None:
+    plain, right = answered(3, a=0.5, b=0.6)
+    whole = compare_statistic(plain, "nash_welfare", sizes=SIZES, answers=right, over="both")
+    for one in (plain, right):
+        del one["b"][1]
+    found = compare_statistic(plain, "nash_welfare", sizes=SIZES, answers=right, over="both")
+    assert (whole.num_seeds[0, 1], found.num_seeds[0, 1]) == (3, 2)
+    assert found.low[0, 1] < found.differences[0, 1] < found.high[0, 1]
+
+
 @relaxed
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm(p_values: list[float]) -> None:
@@ -136,7 +171,7 @@ def test_answers_make_means_surer() -> None:
 def test_behind_by_an_unknown_margin_is_not_equal() -> None:
     ahead = {seed: [0.7 + 0.01 * seed, 0.6 - 0.01 * seed] for seed in range(5)}
     close = {seed: [0.7 - 0.01 * seed, 0.6 + 0.01 * seed] for seed in range(5)}
-    failed = {seed: [0.6, 0.0] for seed in range(5)}  # the worst client has nothing right, under any seed
+    failed = {9: [0.6, 0.1]}  # no seed in common with the others
     found = compare_statistic({"ahead": ahead, "close": close, "failed": failed}, "worst", sizes=[100, 100])
     assert np.isnan(found.p_values[0, 2])
     assert "failed" not in found.best
@@ -159,3 +194,19 @@ def test_as_json_and_errors() -> None:
         compare_statistic({"a": {0: [0.5]}, "b": {}}, "mean")
     with pytest.raises(ConfigError, match="no statistic 'middle'"):
         compare_statistic(THREE, "middle")
+
+
+def test_what_holms_test_alone_finds_is_told_apart() -> None:
+    """Three pairs: the second and the third are tested at a wider level than that of the limits of all at once."""
+    rng = np.random.default_rng(1)
+    noise = 0.002 * rng.standard_normal((3, 4))
+    tables = {
+        name: {seed: [level + noise[k, seed]] for seed in range(4)}
+        for k, (name, level) in enumerate((("low", 0.5), ("middle", 0.505), ("high", 0.6)))
+    }
+    found = compare_statistic(tables, "mean")
+    assert found.ahead[1, 0]
+    assert found.low[1, 0] < 0 < found.high[1, 0]
+    assert found.by_test_alone[1, 0]
+    assert found.by_test_alone[0, 1]
+    assert not found.by_test_alone[2, 0]

@@ -44,6 +44,21 @@ def test_one_seed() -> None:
         assert unknown.words == "1 of 2 clients is worse off than alone, nothing is known about chance"
 
 
+def test_one_seed_with_answers_says_what_it_leaves_out() -> None:
+    rng = np.random.default_rng(2)
+    alone = rng.random((1, 200)) < np.repeat([0.5, 0.9], 100)
+    together = alone | (rng.random((1, 200)) < np.repeat([0.6, 0.0], 100))  # the first gains, nobody loses an answer
+    worse = together & (rng.random((1, 200)) < np.repeat([1.0, 0.5], 100))  # the second loses half of them
+    tables = [right.reshape(1, 2, 100).mean(axis=2) for right in (alone, together, worse)]
+    gained = joining(tables[1], tables[0], sizes=[100, 100], answers=(together, alone))
+    assert gained.words == (
+        "no client of 2 is worse off than alone, 1 are better off beyond chance (other seeds left out)"
+    )
+    lost = joining(tables[2], tables[0], sizes=[100, 100], answers=(worse, alone))
+    assert lost.surely_worse == (1,)
+    assert "1 of them beyond chance (other seeds left out)" in lost.words
+
+
 def test_nobody_is_worse_off() -> None:
     assert joining([0.9, 0.5], [0.5, 0.5], sizes=[5, 5]).words == "no client of 2 is worse off than alone"
 

@@ -13,7 +13,7 @@ def count(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
-@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "cnn-stride2"])
 def test_small_models_fit_every_image_size(name: str, shape: tuple[int, ...]) -> None:
     module = MODELS.make(name).build(shape, 7)
     assert module(torch.rand(3, *shape)).shape == (3, 7)
@@ -22,6 +22,8 @@ def test_small_models_fit_every_image_size(name: str, shape: tuple[int, ...]) ->
 def test_parameter_counts() -> None:
     assert count(MODELS.make("cnn").build((1, 28, 28), 62)) == 1_206_590
     assert count(MODELS.make("cnn").build((3, 32, 32), 10)) == 1_626_442
+    assert count(MODELS.make("cnn-stride2").build((3, 32, 32), 10)) == 136_874
+    assert count(MODELS.make("cnn-stride2").build((3, 31, 31), 10)) == 136_874, "halves are rounded up"
     assert count(MODELS.make("logistic").build((60,), 10)) == 610
     assert count(MODELS.make("mlp", {"hidden": [32, 16]}).build((60,), 10)) == 61 * 32 + 33 * 16 + 17 * 10
 
@@ -128,6 +130,8 @@ def never_called() -> nn.Module:
         ("mlp", {"hidden": []}, "hidden must hold widths"),
         ("cnn", {"channels": [0, 1]}, "must be >= 1"),
         ("cnn", {"dropout": 0.5}, "dropout must be"),
+        ("cnn-stride2", {"channels": []}, "channels must be"),
+        ("cnn-stride2", {"kernel": 4}, "kernel must be odd"),
         ("resnet18-gn", {"groups": 3}, "multiple of groups"),
         ("resnet18-gn", {"stem": "5x5"}, "'imagenet' | 'cifar'"),
         ("lstm", {"hidden": 0}, "hidden must be >= 1"),

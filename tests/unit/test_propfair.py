@@ -139,26 +139,44 @@ def test_clients_with_the_same_loss_count_alike() -> None:
     assert weigh(PropFair(), Cohort.of(share=[1.0], loss=[4.0])).tolist() == [1.0]
 
 
-def test_slopes_are_kept_from_round_to_round() -> None:
-    fair, target = PropFair(beta=0.9, weighting="samples"), weigh(PropFair(**PLAIN))
-    state, distance = fair.init(COHORT.share), []
-    for _ in range(60):
-        weights, state = fair.weigh(COHORT, state)
-        distance.append(float((weights - target).abs().max()))
-    assert float(fair.weigh(COHORT, fair.init(COHORT.share))[0][2]) < 0.3, "starts near the shares"
-    assert distance == sorted(distance, reverse=True)
-    assert distance[-1] < 1e-2
+def test_slopes_are_means_over_rounds() -> None:
+    """Each round counts beta times as much as the next, from the first on: nothing pulls towards the shares."""
+    fair, at_once = PropFair(beta=0.9, weighting="samples"), PropFair(**PLAIN)
+    state, logs = fair.init(COHORT.share), []
+    for loss in ([0.5, 1.0, 2.0], [0.4, 0.9, 1.2], [1.5, 0.2, 0.3], [0.1, 0.2, 0.9]):
+        cohort = dataclasses.replace(COHORT, loss=as_floats(loss))
+        weights, state = fair.weigh(cohort, state)
+        logs.append((weigh(at_once, cohort) / COHORT.share).log())
+        ages = as_floats([0.9**age for age in reversed(range(len(logs)))])
+        mean = (ages / ages.sum()) @ torch.stack(logs)
+        assert torch.allclose(weights, torch.softmax(COHORT.share.log() + mean, 0))
     part = Cohort.of(share=[0.4, 0.6], loss=[0.1, 0.9], clients=(0, 1))
     _, later = fair.weigh(part, state)
-    assert torch.equal(later["log_slope"][2], state["log_slope"][2]), "absent clients stay as they were"
+    assert later["log_slope"][2] == state["log_slope"][2], "absent clients stay as they were"
+    assert later["num_rounds"].tolist() == [5, 5, 4]
 
 
-def one_client(fair: PropFair, loss: float, kept: float, mean: float, spread: float) -> tuple[float, float]:
-    """What a client computes for placement="update": its log-slope to keep, and the factor on its update."""
-    baseline = fair._baseline(mean, spread)
-    slope = baseline.scale / max(float(baseline.M) - loss, baseline.epsilon)
-    kept = fair.beta * kept + (1 - fair.beta) * math.log(slope)
-    return kept, math.exp(kept)
+def test_of_many_clients_the_worst_tenth_are_the_worst_off() -> None:
+    """One client beyond all others does not flatten the weights of the rest, and counts for no more than its like."""
+    loss = [*([1.0] * 27), 2.0, 4.0, 30.0]
+    weights = weigh(PropFair(ratio=3.0, **PLAIN), Cohort.of(share=[1 / 30] * 30, loss=loss))
+    mean, worst = sum(loss) / 30, 12.0
+    M = worst + (worst - mean) / 2
+    expected = as_floats([1 / (M - min(one, worst)) for one in loss])
+    assert torch.allclose(weights, expected / expected.sum())
+    few = weigh(PropFair(ratio=3.0, **PLAIN), Cohort.of(share=[1 / 19] * 19, loss=loss[11:]))
+    mean = sum(loss[11:]) / 19
+    assert float(few[-1] / few[0]) == pytest.approx((30 + (30 - mean) / 2 - 1) / ((30 - mean) / 2))
+
+
+def one_client(fair: PropFair, losses: list[float], told: list[tuple[float, float]]) -> float:
+    """The factor on its update that a client computes for placement="update" from its own losses."""
+    logs = []
+    for loss, (mean, spread) in zip(losses, told, strict=True):
+        baseline = fair._baseline(mean, spread)
+        logs.append(math.log(baseline.scale / max(float(baseline.M) - loss, baseline.epsilon)))
+    ages = [fair.beta**age for age in reversed(range(len(logs)))]
+    return math.exp(sum(age * log for age, log in zip(ages, logs, strict=True)) / sum(ages))
 
 
 @pytest.mark.parametrize("options", [{}, {"M": 2.5}, {"weighting": "samples", "beta": 0.5}], ids=str)
@@ -169,19 +187,19 @@ def test_on_the_update_clients_and_sums_can_do_it_all(options: dict[str, Any]) -
     state = fair.init(COHORT.share)
     share = COHORT.shares(fair.weighting)
     assert torch.allclose(weigh(fair, state=state), share), "in the first round nothing is known"
-    kept = [0.0, 0.0, 0.0]
-    cohort, rounds = COHORT, [COHORT.loss, as_floats([0.4, 0.9, 1.2]), as_floats([0.5, 0.2, 1.9])]
-    for loss, before in zip(rounds, [None, *rounds], strict=False):
+    told: list[tuple[float, float]] = []
+    rounds = [COHORT.loss, as_floats([0.4, 0.9, 1.2]), as_floats([0.5, 0.2, 1.9])]
+    for number, loss in enumerate(rounds):
         cohort = dataclasses.replace(COHORT, loss=loss)
         weights, state = fair.weigh(cohort, state)
         state = fair.learn(cohort, state)
-        if before is not None:
-            first, second = float(share @ before), float(share @ before.square())  # the two sums of the losses
-            told = first, WORST_OFF * math.sqrt(second - first**2)
-            found = [one_client(fair, float(one), old, *told) for one, old in zip(loss, kept, strict=True)]
-            kept, factors = [own for own, _ in found], as_floats([factor for _, factor in found])
+        if told:
+            own = torch.stack(rounds[1 : number + 1]).T.tolist()  # the losses of each client since something is known
+            factors = as_floats([one_client(fair, losses, told) for losses in own])
             expected = share * factors / (share @ factors)  # the two sums of the updates
             assert torch.allclose(weights, expected)
+        first, second = float(share @ loss), float(share @ loss.square())  # the two sums of the losses
+        told.append((first, WORST_OFF * math.sqrt(second - first**2)))
 
 
 def test_on_the_step_slopes_are_one_at_the_mean_loss_of_the_round_before() -> None:

@@ -29,7 +29,7 @@ from propfair.errors import ConfigError
 Placement = Literal["server", "update", "step"]
 ALIKE = 1e-6  # clients whose losses differ by less than this, relative to their mean or to this, are treated alike
 SCHEDULE_START, SCHEDULE_LEAST, SCHEDULE_FACTOR = 10.0, 2.0, 0.9  # of M="schedule"
-WORST_OFF = 2.0  # standard deviations above the mean that stand for the worst-off client where only sums are seen
+WORST_OFF = 2.0  # standard deviations above the mean that stand for the worst-off clients where only sums are seen
 
 
 class Baseline(NamedTuple):
@@ -52,9 +52,10 @@ class PropFair(Algorithm):
     (paper, eq. 3.8 and the dual weights of Proposition 3.2).
 
     M is the loss at which a client has nothing left to lose, the disagreement point of the bargain. By default it
-    follows the worst-off client: M lies so far above its loss that it counts `ratio` times as much as a client at the
-    mean loss. Where training comes to rest the model is the Nash bargaining solution for the M of that moment, every
-    update being of one full-batch step; with longer local training, as near to it as FedAvg is to the mean.
+    follows the worst-off clients, a tenth of them, at least one: M lies so far above their mean loss that who has this
+    loss counts `ratio` times as much as a client at the mean loss of all, and nobody counts for more. Where training
+    comes to rest the model is the Nash bargaining solution for the M of that moment, every update being of one full-
+    batch step; with longer local training, as near to it as FedAvg is to the mean.
 
     Where the slope 1 / (M - f_i) acts is the `placement`:
 
@@ -84,11 +85,11 @@ class PropFair(Algorithm):
         M: "auto", or the loss at which a client has no utility left: one number, one for each client, or
             "schedule".
         placement: where the slope acts: "server", "update" or "step".
-        ratio: for M="auto", how many times a client at the mean loss the worst-off one counts. Near 1 is FedAvg, a
+        ratio: for M="auto", how many times a client at the mean loss the worst-off ones count. Near 1 is FedAvg, a
             large one comes close to AFL.
-        beta: how much of a client's log-slope is kept from one round to the next; on the "update" the client keeps it;
-            on the "step", how much of the spread of the losses. 0 forgets at once: weights may then swing where
-            clients want opposite things.
+        beta: log-slopes are means over the rounds in which a client took part, each round counting beta times as much
+            as the next; on the "update" the client keeps its own; on the "step" it is the spread of the losses that is
+            kept. 0 forgets at once: weights may then swing where clients want opposite things.
         weighting: p_i: "uniform", every client counts once, or "samples", by its data.
         epsilon: the utility below which the logarithm goes on as a straight line, unless M="auto".
         variant: the slope of that line, 1/epsilon ("huber") or 1/M ("practical").
@@ -123,7 +124,7 @@ class PropFair(Algorithm):
     }
     advice: ClassVar[Advice | None] = Advice(
         optimises="The Nash product of the utilities M - loss.",
-        tune="ratio; M itself, if it is not to follow the worst-off client.",
+        tune="ratio; M itself, if it is not to follow the worst-off clients.",
         epochs='Keeps its weights; with placement="step", as in the paper, little of them is left.',
         participation="Fine.",
     )
@@ -177,9 +178,9 @@ class PropFair(Algorithm):
             )
         if self._is_raw:
             return {"M": as_floats([SCHEDULE_START])} if self.M == "schedule" else {}
-        kept = {"log_slope": torch.zeros_like(share)} if self.beta and self.placement != "step" else {}
+        kept = {"log_slope": torch.zeros_like(share), "num_rounds": torch.zeros_like(share)}
         told = {} if self.placement == "server" else {"mean": as_floats([math.nan]), "spread": as_floats([math.nan])}
-        return {**kept, **told}
+        return {**(kept if self.beta and self.placement != "step" else {}), **told}
 
     @property
     def order(self) -> MakeOrder | None:
@@ -199,14 +200,21 @@ class PropFair(Algorithm):
         share = cohort.shares(self.weighting)
         if self.placement == "step":
             return share, state
+        if self.placement == "update" and bool(state["mean"].isnan()):
+            return share, state  # nothing is known yet
         clients = torch.tensor(cohort.clients)
         now = self._of_cohort(cohort) if self.placement == "server" else self._of_state(state)
         M = now.M[clients] if now.M.ndim else now.M
         steepness = slope(cohort.loss / now.scale, M / now.scale, now.epsilon / now.scale, self._bend)
         log_slope = self.fairness * steepness.log()
         if self.beta:
-            log_slope = self.beta * state["log_slope"][clients] + (1 - self.beta) * log_slope
-            state = {**state, "log_slope": state["log_slope"].index_put((clients,), log_slope)}
+            kept, num_rounds = state["log_slope"][clients], state["num_rounds"][clients] + 1
+            log_slope = kept + (log_slope - kept) * (1 - self.beta) / (1 - self.beta**num_rounds)
+            state = {
+                **state,
+                "log_slope": state["log_slope"].index_put((clients,), log_slope),
+                "num_rounds": state["num_rounds"].index_put((clients,), num_rounds),
+            }
         return torch.softmax(share.log() + log_slope, 0), state
 
     def learn(self, cohort: Cohort, state: State) -> State:
@@ -238,7 +246,8 @@ class PropFair(Algorithm):
     def _of_cohort(self, cohort: Cohort) -> Baseline:
         """From the losses of this round."""
         mean, _ = _moments(cohort.loss, cohort.shares(self.weighting))
-        return self._baseline(mean, float(cohort.loss.max()) - mean)
+        worst_off = cohort.loss.topk(max(1, len(cohort) // 10)).values  # as many as "worst 10 %" means in tables
+        return self._baseline(mean, float(worst_off.mean()) - mean)
 
     def _of_state(self, state: State) -> Baseline:
         """From the sums of the round before."""
@@ -247,7 +256,7 @@ class PropFair(Algorithm):
         return self._baseline(float(state["mean"]), float(state["spread"]))
 
     def _baseline(self, mean: float, spread: float) -> Baseline:
-        """`spread` is how far the worst-off client is above the mean loss."""
+        """`spread` is how far the worst-off clients are above the mean loss."""
         if not isinstance(self.M, str):
             M = as_floats(self.M if isinstance(self.M, tuple) else [self.M])
             scale = max(float(M.mean()) - mean, self.epsilon)

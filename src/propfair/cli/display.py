@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from propfair.errors import MissingExtraError
+from propfair.errors import MissingExtraError, printable
 from propfair.runs.progress import AfterRound, Progress
 
 _TEXT_COLUMNS = ("options", "what it is", "server sees", "settings")
@@ -127,14 +127,19 @@ def _table(
     if left_out:
         said.append(f"left out for want of room: {', '.join(left_out)}; --format json has all")
     caption = "\n".join(said)
-    table = Table(title=escape(title), caption=escape(caption) or None, title_justify="left", caption_justify="left")
+    table = Table(title=_cell(title), caption=_cell(caption) or None, title_justify="left", caption_justify="left")
     shown = [position for position, column in enumerate(columns) if column not in left_out]
     for position in shown:
         text = position == 0 or columns[position] in _TEXT_COLUMNS
-        table.add_column(escape(columns[position]), justify="left" if text else "right", overflow="fold")
+        table.add_column(_cell(columns[position]), justify="left" if text else "right", overflow="fold")
     for row in rows:  # names may look like markup
-        table.add_row(*(escape(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p])) for p in shown))
+        table.add_row(*(_cell(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p])) for p in shown))
     return table
+
+
+def _cell(text: str) -> str:
+    """A text that may look like markup, or steer the terminal, as it is."""
+    return escape(printable(text))
 
 
 def _unbroken(cell: str) -> str:
@@ -148,7 +153,7 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in facts.items():
-        table.add_row(name, escape(text))
+        table.add_row(name, _cell(text))
     _console().print(table, "")
 
 

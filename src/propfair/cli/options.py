@@ -59,12 +59,21 @@ Log = Annotated[
 ]
 
 
-def seed_list(text: str) -> list[int]:
-    """0,1,2 as numbers."""
+def seeds_said(text: str | None, overrides: dict[str, Any]) -> tuple[int, ...] | None:
+    """The seeds of several runs: 0,1,2 as numbers, or the one of `seed=3`, which is taken out of the overrides.
+
+    None if neither is said.
+    """
+    own = overrides.pop("seed", None)
+    if text is not None and own is not None:
+        raise ConfigError(f"seed={own} and --seeds {text} both say which seeds to run: leave seed={own} out")
+    if text is None and own is None:
+        return None
     try:
-        return [int(seed) for seed in text.split(",")]
+        return tuple(int(seed) for seed in (str(own) if text is None else text).split(","))
     except ValueError:
-        raise ConfigError(f"--seeds takes whole numbers, such as 0,1,2; got {text!r}") from None
+        said = f"seed={own}" if text is None else f"--seeds {text}"
+        raise ConfigError(f"--seeds takes whole numbers, such as 0,1,2; got {said}") from None
 
 
 def gathered(

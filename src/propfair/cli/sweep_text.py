@@ -18,18 +18,19 @@ _STATES = ("done", "running", "free", "pruned", "failed")
 
 
 @contextlib.contextmanager
-def live_table(sweep: Sweep, workers: int, *, quiet: bool) -> Iterator[Callable[[list[Tally]], None]]:
-    """Shows tallies: a live table on a terminal, a line whenever something changes elsewhere, nothing when quiet."""
+def live_table(sweep: Sweep, workers: int, *, quiet: bool) -> Iterator[Callable[[Studies], None]]:
+    """How far a sweep is: a live table on a terminal, lines when something changes elsewhere, nothing when quiet."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
         with Live(console=Console(stderr=True), auto_refresh=False) as live:
-            yield lambda tallies: live.update(_table(sweep, tallies, workers), refresh=True)
+            yield lambda studies: live.update(_table(sweep, studies.tallies(), workers), refresh=True)
     else:
         said = ""
 
-        def write(tallies: list[Tally]) -> None:
+        def write(studies: Studies) -> None:
             nonlocal said
+            tallies = studies.tallies()
             ended = sum(sum(tally.counts.get(state, 0) for state in ("done", "pruned", "failed")) for tally in tallies)
             total = sum(sum(tally.counts.values()) for tally in tallies)
             failed = sum(tally.counts.get("failed", 0) for tally in tallies)
@@ -50,7 +51,7 @@ def eta(sweep: Sweep, tallies: Sequence[Tally], workers: int) -> float | None:
     left = sum(tally.counts.get("free", 0) + 0.5 * tally.counts.get("running", 0) for tally in tallies)
     if not any(tally.label == FINAL for tally in tallies):
         left += len(sweep.contestants) * len(sweep.seeds)
-    return left * sum(times) / len(times) / workers
+    return left * sum(times) / len(times) / max(1, workers)  # none: this process works
 
 
 def duration(seconds: float | None) -> str:

@@ -1,13 +1,18 @@
 """What would only fail, or silently go wrong, in the middle of training is found before it."""
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
 from propfair.core.client import Workload
+from propfair.core.losses import leaves_open, settle_classes
 from propfair.core.params import all_finite, feed
 from propfair.core.tasks import Task
 from propfair.data.base import Examples, map_tensors, named_tensors
 from propfair.errors import ConfigError, DataError, PropFairError
+
+_CLIENTS_LOOKED_AT = 16
 
 
 def check_examples(examples: Examples, task: Task) -> None:
@@ -53,6 +58,21 @@ def check_task(module: nn.Module, work: Workload) -> None:
             "Use reduction='none': propfair takes the mean itself."
         )
     module.train(was_training)
+
+
+@torch.no_grad()
+def settled(module: nn.Module, work: Workload) -> Workload:
+    """The same with the place of the classes settled by single examples, where there is a target at each position."""
+    if not leaves_open(work.task):
+        return work
+    was_training = module.training
+    module.to(work.device).eval()
+    lists = work.federation.train
+    some = [lists[client][:2] for client in range(len(lists)) if int(lists.lengths[client])][:_CLIENTS_LOOKED_AT]
+    alone = work.federation.examples.to(work.device).read(torch.split(torch.cat(some), 1))
+    task, loss = settle_classes(work.task, work.loss, ((feed(module, x), target) for x, target in alone))
+    module.train(was_training)
+    return dataclasses.replace(work, task=task, loss=loss)
 
 
 def _shapes(x: object) -> str:

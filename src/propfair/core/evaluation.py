@@ -1,10 +1,12 @@
 """Losses, scores and metrics of clients, computed in wide batches across clients rather than client by client."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from propfair.algorithms.base import ClientId
 from propfair.core.metrics import Metric, read_meter
@@ -14,6 +16,8 @@ from propfair.data.base import Examples
 from propfair.federation.federation import Federation, Ragged, Split
 
 SMALLEST_BATCH, PARTS = 128, 16  # few examples still keep several workers busy
+MOST_KEPT = 4  # answers of `chunks`, for each split of a federation
+_KEPT = WeakTensorKeyDictionary()
 
 
 class Evaluation(NamedTuple):
@@ -23,6 +27,9 @@ class Evaluation(NamedTuple):
     accuracy: Tensor  # [K], share of what is judged (examples, labels, positions) that is right
     num_examples: Tensor  # [K]
     metrics: Mapping[str, Tensor] = {}  # [K] each, by name: the score of tasks without accuracy, and what was asked for
+    right: Tensor | None = (
+        None  # [N] bool, of each example, client by client; None where answers are not right or wrong
+    )
 
     def values(self) -> dict[str, Tensor]:
         """Everything that was measured, by name; accuracy only where it has a meaning."""
@@ -33,11 +40,23 @@ class Evaluation(NamedTuple):
 def chunks(federation: Federation, split: Split, clients: Sequence[ClientId]) -> list[Tensor]:
     """The examples of the clients, one after the other, cut into batches. The unit of work for parallel engines.
 
-    Batches are the same on every engine, since their shapes decide the last bits.
+    Batches are the same on every engine, since their shapes decide the last bits. The latest few answers are kept: most
+    runs ask for the same in every round.
     """
-    index = federation.split(split)
+    index, key = federation.split(split), (federation.examples.most_at_once, tuple(clients))
+    if index.values not in _KEPT:
+        _KEPT[index.values] = OrderedDict()
+    kept: OrderedDict[object, list[Tensor]] = _KEPT[index.values]
+    if key not in kept:
+        kept[key] = _cut(index, clients, federation.examples.most_at_once)
+        if len(kept) > MOST_KEPT:
+            kept.popitem(last=False)
+    return kept[key]
+
+
+def _cut(index: Ragged, clients: Sequence[ClientId], most: int) -> list[Tensor]:
     whole = torch.cat([index[client] for client in clients]) if clients else index.values[:0]
-    size = min(federation.examples.most_at_once, max(SMALLEST_BATCH, len(whole) // PARTS))
+    size = min(most, max(SMALLEST_BATCH, len(whole) // PARTS))
     return list(torch.split(whole, size)) if len(whole) else []
 
 
@@ -80,5 +99,6 @@ def gather(parts: Sequence[Tensor], index: Ragged, clients: Sequence[ClientId], 
     sums = torch.zeros(2, len(clients), dtype=torch.float64).index_add_(1, owner, values)
     loss, scores = sums / lengths  # 0 / 0 = nan for a client without examples
     if score == "accuracy":
-        return Evaluation(loss, scores, lengths)
+        right = values[1] == 1
+        return Evaluation(loss, scores, lengths, right=right if (right | (values[1] == 0)).all() else None)
     return Evaluation(loss, torch.full_like(loss, torch.nan), lengths, {score: scores} if score else {})

@@ -1,8 +1,11 @@
 """The loss of each example, from whatever criterion a user brings, and the task that follows from it."""
 
 import copy
+import dataclasses
 import functools
 import inspect
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +22,11 @@ from propfair.core.tasks import (
     SingleLabel,
     Task,
     check_same,
-    classes_second,
     cross_entropy,
+    places_of_classes,
     shape_of,
 )
-from propfair.errors import ConfigError, DataError, unknown
+from propfair.errors import ConfigError, DataError, PropFairWarning, unknown
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ExampleLoss:
             check_same(output, target)
             target = target.to(output.dtype)
         elif isinstance(self.task, PerPosition):
-            output = classes_second(output, target)
+            output = self.task.classes_second(output, target)
         found = self.criterion(output, target)
         if not isinstance(found, Tensor) or found.ndim == 0 or len(found) != len(target):
             got = shape_of(found) if isinstance(found, Tensor) and found.ndim else "a single number"
@@ -71,6 +74,39 @@ def choose_task(
     if isinstance(chosen, PerPosition) and isinstance(getattr(loss, "ignore_index", None), int):
         chosen = PerPosition(chosen.elementwise_outputs, int(loss.ignore_index))  # type: ignore[union-attr, arg-type]
     return chosen, ExampleLoss(_unreduced(loss), chosen)
+
+
+def leaves_open(task: Task) -> bool:
+    """Whether it is not settled where the classes of outputs are; see `PerPosition`."""
+    return isinstance(task, PerPosition) and not task.elementwise_outputs and task.classes_last is None
+
+
+def settle_classes(
+    task: Task, loss: LossFunction, outputs: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[Task, LossFunction]:
+    """The same task and loss with the place of the classes settled, by outputs and their targets.
+
+    They are looked at until one does not fit both places. Where all do, it is the second, as torch has it, and a
+    warning says so.
+    """
+    if not isinstance(task, PerPosition) or not leaves_open(task):
+        return task, loss
+    places, shape = set(), ""
+    for output, target in outputs:
+        places, shape = places_of_classes(output, target), shape_of(output)
+        if len(places) == 1:
+            break
+    else:
+        warnings.warn(
+            f"the model's output {shape} may have its classes in the second or in the last place: they are taken to be "
+            "in the second, as torch has it. If they are in the last, have the model put them second.",
+            PropFairWarning,
+            stacklevel=2,
+        )
+    known = dataclasses.replace(task, classes_last=places == {"last"})
+    if isinstance(loss, ExampleLoss):
+        return known, dataclasses.replace(loss, task=known)
+    return known, known.loss if loss == task.loss else loss
 
 
 def _named(task: str | Task | None) -> Task | None:

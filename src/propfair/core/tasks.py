@@ -203,10 +203,13 @@ class PerPosition(Task):
     Attributes:
         elementwise_outputs: one logit for each position.
         ignored: the label that does not count.
+        classes_last: where the classes are; None: where they fit, and in the second place if both do. A batch of texts
+            that are as long as there are classes fits both, so it is settled before training, by texts that do not.
     """
 
     elementwise_outputs: bool = False
     ignored: int = IGNORED
+    classes_last: bool | None = None
     name = "per-position"
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
@@ -215,9 +218,14 @@ class PerPosition(Task):
             found = functional.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
             return found.flatten(1).mean(1)
         found = functional.cross_entropy(
-            classes_second(output, target), target, reduction="none", ignore_index=self.ignored
+            self.classes_second(output, target), target, reduction="none", ignore_index=self.ignored
         )
         return self.mean_of_counted(found, target)
+
+    def classes_second(self, output: Tensor, target: Tensor) -> Tensor:
+        """Logits with the classes in the second place, wherever they are."""
+        last = self.classes_last if self.classes_last is not None else places_of_classes(output, target) == {"last"}
+        return output.movedim(-1, 1) if last else output
 
     def mean_of_counted(self, losses: Tensor, target: Tensor) -> Tensor:
         """The means [B] over the positions of each example that count; 0 where none does."""
@@ -227,7 +235,7 @@ class PerPosition(Task):
     def problem(self, output: Any, target: Tensor, num_classes: int) -> str:
         if self.elementwise_outputs:
             return "" if isinstance(output, Tensor) and output.shape == target.shape else _mismatch(output, target)
-        found = classes_second(output, target) if isinstance(output, Tensor) else None
+        found = self.classes_second(output, target) if isinstance(output, Tensor) else None
         if found is None or found.ndim != target.ndim + 1 or found.shape[2:] != target.shape[1:]:
             return (
                 f"the model's output must have a number for each class and position, {shape_of(target)} with classes "
@@ -243,14 +251,14 @@ class PerPosition(Task):
         if self.elementwise_outputs:
             right = (output > 0) == (target > 0)
         else:
-            right = classes_second(output, target).argmax(1) == target
+            right = self.classes_second(output, target).argmax(1) == target
         counted = self._counted(target)
         return (right & counted).flatten(1).sum(1).float() / counted.flatten(1).sum(1)
 
     def pairs(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         if self.elementwise_outputs:
             return output.flatten().sigmoid(), target.flatten().round().long()
-        last = classes_second(output, target).movedim(1, -1)
+        last = self.classes_second(output, target).movedim(1, -1)
         counted = self._counted(target)
         return last[counted].softmax(-1), target[counted]
 
@@ -285,11 +293,16 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output, target, reduction="none")
 
 
-def classes_second(output: Tensor, target: Tensor) -> Tensor:
-    """Logits with the classes in the second place, wherever they are: the second place, or the last."""
-    if output.ndim != target.ndim + 1 or output.shape[2:] == target.shape[1:]:
-        return output
-    return output.movedim(-1, 1) if output.shape[:-1] == target.shape else output
+def places_of_classes(output: Tensor, target: Tensor) -> set[str]:
+    """Where the classes of outputs may be, for a target at each position.
+
+    >>> places_of_classes(torch.ones(2, 5, 3), torch.ones(2, 5))
+    {'last'}
+    >>> sorted(places_of_classes(torch.ones(2, 3, 3), torch.ones(2, 3)))
+    ['last', 'second']
+    """
+    positions = {"second": (*output.shape[:1], *output.shape[2:]), "last": tuple(output.shape[:-1])}
+    return {place for place, shape in positions.items() if output.ndim > 1 and shape == tuple(target.shape)}
 
 
 def _as_target(output: Tensor, target: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class Cifar10(ImageSource):
         part: "train", as the paper, which never touches the official test images; "test"; or "all" of them.
         normalize: subtract the mean and divide by the standard deviation of each channel; not in the paper.
         augment: random crop (padding 4) and flip of training batches; not in the paper.
+        per_class: the first so many images of each class, in the order of the files; None for all.
     """
 
     part: Part = "train"
@@ -77,6 +78,7 @@ class Cifar100(ImageSource):
         labels: the 100 "fine" classes or the 20 "coarse" groups.
         normalize: subtract the mean and divide by the standard deviation of each channel; not in the paper.
         augment: random crop (padding 4) and flip of training batches; not in the paper.
+        per_class: the first so many images of each class, in the order of the files; None for all.
     """
 
     part: Part = "train"

@@ -36,6 +36,7 @@ class FashionMnist(ImageSource):
         part: "train", "test", or "all" of the official images.
         normalize: subtract the mean and divide by the standard deviation.
         augment: random crop (padding 4) and flip of training batches.
+        per_class: the first so many images of each class, in the order of the files; None for all.
     """
 
     part: Literal["train", "test", "all"] = "train"

@@ -1,6 +1,7 @@
 """Folders of images: a folder for each class, read when a batch needs them."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from propfair.errors import DataError, MissingExtraError
+from propfair.files import check_readable
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -47,7 +49,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         return len(self._paths)
 
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
-        with _open(self._paths[place]) as image:
+        with _opened(self._paths[place]) as image:
             image = image.convert("L" if self._grey else "RGB")
             if self._size is not None:
                 image = image.resize((self._size, self._size))
@@ -66,17 +68,21 @@ def _images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)
 
 
-def _open(path: Path) -> Any:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """An image; whatever is wrong with it, also with its pixels, is a `DataError` that names the file."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise MissingExtraError("reading images", "data") from None
+    check_readable(path)
     try:
-        return Image.open(path)
-    except (OSError, UnidentifiedImageError) as error:
+        with Image.open(path) as image:
+            yield image
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"can't read the image {path}: {error}") from None
 
 
 def _is_grey(path: Path) -> bool:
-    with _open(path) as image:
+    with _opened(path) as image:
         return image.mode in ("1", "L", "I;16")

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from propfair.data.base import ArrayExamples, Protocol, Source
+from propfair.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,23 @@ def paper_protocol(beta: float, num_clients: int) -> Protocol:
     return Protocol(dealt, num_clients, {"test": 0.2, "order": "per-class"}, model="resnet18-gn")
 
 
+def first_of_each_class(labels: Tensor, num_classes: int, per_class: int) -> Tensor:
+    """The positions of the first examples of each class, in their order; every class must have so many.
+
+    >>> first_of_each_class(torch.tensor([1, 0, 1, 1, 0]), num_classes=2, per_class=2).tolist()
+    [0, 1, 2, 4]
+    """
+    counts = labels.bincount(minlength=num_classes)
+    if int(counts.min()) < per_class:
+        raise DataError(
+            f"data.per_class asks for {per_class} images of each class; class {int(counts.argmin())} has "
+            f"{int(counts.min())}. Ask for fewer, or for another data.part."
+        )
+    by_class = labels.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    return by_class[(starts[:, None] + torch.arange(per_class)).flatten()].sort().values
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageSource(Source):
     """Options of all image data sets; the defaults are the paper's: pixels scaled to [0, 1] and nothing else.
@@ -51,17 +69,27 @@ class ImageSource(Source):
     Args:
         normalize: subtract the mean and divide by the standard deviation of each channel.
         augment: random crop (padding 4) and flip of training batches.
+        per_class: the first so many images of each class, in the order of the files; None for all.
     """
 
     normalize: bool = False
     augment: bool = False
+    per_class: int | None = None
 
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
 
+    def __post_init__(self) -> None:
+        if self.per_class is not None and self.per_class < 1:
+            raise ConfigError(f"data.per_class must be at least 1, or left out for all images; got {self.per_class}")
+
     def _examples(
         self, x: Tensor, y: Tensor, num_classes: int, user_names: Sequence[str] = (), digest: str | None = None
     ) -> ArrayExamples:
+        if self.per_class is not None:
+            kept = first_of_each_class(y, num_classes, self.per_class)
+            x, y = x.index_select(0, kept), y.index_select(0, kept)
+            digest = None  # of other images
         fill = tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)) if self.normalize else (0.0,)
         return ArrayExamples(
             x,

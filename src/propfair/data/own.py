@@ -60,6 +60,8 @@ class Own(Source):
         return self._images(sorted(place for place in path.iterdir() if place.is_dir()), path)
 
     def _one_table(self, table: pa.Table, client: str, where: str) -> Examples:
+        if client and client in (_listed(self.target) or ()):
+            raise DataError(f"data.target and data.client are the same column of {where}, {client!r}: whose a row is")
         encoding = Encoding.of(
             [table], [where], inputs=_listed(self.inputs), target=_listed(self.target),
             leave_out=(client,) if client else (),

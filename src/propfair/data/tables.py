@@ -16,6 +16,7 @@ from torch import Tensor
 
 from propfair.data.lazy import TARGET_NAMES
 from propfair.errors import DataError, unknown
+from propfair.files import check_memory, check_readable, check_size
 
 SUFFIXES = (".csv", ".parquet")
 MAX_CATEGORIES = 1000  # of a text column: more are names or sentences, not categories
@@ -44,11 +45,22 @@ def read_table_file(path: Path) -> pa.Table:
         raise DataError(f"{path}: a table is a .csv or .parquet file; got {path.suffix or 'a file without an ending'}")
     from pyarrow import csv, parquet
 
+    check_readable(path)
     try:
-        return csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        if path.suffix == ".csv":
+            check_size(path)
+            table = csv.read_csv(path)
+        else:
+            with parquet.ParquetFile(path) as file:
+                check_memory(path, file.metadata.num_rows * 4 * max(1, file.metadata.num_columns))
+                table = file.read()
+        table.schema.names  # noqa: B018 (decoded only now, and wrong if the file is of another encoding)
+        return table
+    except DataError:
+        raise
     except OSError as error:
         raise DataError(f"can't read {path}: {error.strerror or error}") from None
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a {path.suffix[1:]} file that can be read: {error}") from None
 
 

@@ -67,6 +67,11 @@ class Session(ABC):
         `names` are of the clients, for messages. The same model may be given for all.
         """
 
+    @property
+    def waited(self) -> float:
+        """Seconds that other runs took, where several are run at once."""
+        return 0.0
+
     def evaluate(self, params: Tensor, buffers: Tensor, split: Split, clients: Sequence[ClientId]) -> Evaluation:
         """The global model on each client's examples."""
         found = self._rows(params, buffers, split, clients)
@@ -125,7 +130,8 @@ class Session(ABC):
             return everyone
 
         metrics = {name: spread(values) for name, values in own.metrics.items()}
-        return Evaluation(spread(own.loss), spread(own.accuracy), index.lengths[list(clients)], metrics)
+        right = own.right if place.all() else None
+        return Evaluation(spread(own.loss), spread(own.accuracy), index.lengths[list(clients)], metrics, right)
 
     def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """`measure` for several models, each on its own batches."""

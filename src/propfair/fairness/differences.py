@@ -67,6 +67,12 @@ class Differences:
         return surely
 
     @property
+    def by_test_alone(self) -> npt.NDArray[np.bool_]:
+        """[G, G], one is surely better by Holm's test, which is sharper, although the limits have 0 between them."""
+        alone: npt.NDArray[np.bool_] = (self.ahead | self.ahead.T) & (self.low <= 0) & (self.high >= 0)
+        return alone
+
+    @property
     def known(self) -> bool:
         """Something is known of chance, for some pair."""
         return any(over not in ("", "nothing") for row in self.over for over in row)
@@ -183,10 +189,11 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
 
 
 def _chosen(evidence: Evidence, seeds: list[int], chosen: list[int]) -> Evidence:
-    """The evidence of some of the seeds; the noise of the test examples is that of all."""
+    """The evidence of some of the seeds; the variance over test examples is that of all."""
     rows = [seeds.index(seed) for seed in chosen]
     answers = None if evidence.answers is None else evidence.answers.chosen(rows)
-    return dataclasses.replace(evidence, by_seed=evidence.by_seed[rows], answers=answers)
+    noise = None if evidence.find_noise is None else (lambda: evidence.noise.chosen(rows))
+    return dataclasses.replace(evidence, by_seed=evidence.by_seed[rows], find_noise=noise, answers=answers)
 
 
 def _paired_seeds(a: Mapping[int, FloatArray], b: Mapping[int, FloatArray]) -> tuple[list[int], list[int]]:
@@ -232,6 +239,7 @@ def _matrix(
 
 def _key(found: Evidence) -> tuple[bytes, Noise | None]:
     """The same for pairs with the same numbers, in whichever order."""
-    mirrored = Evidence(0.0 - found.by_seed, find_noise=found.find_noise)
+    noise = None if found.find_noise is None else (lambda: found.noise.mirrored)
+    mirrored = Evidence(0.0 - found.by_seed, find_noise=noise)
     there = Evidence(found.by_seed + 0.0, find_noise=found.find_noise)  # + 0.0: no -0.0
     return max(there.key, mirrored.key, key=lambda key: key[0])

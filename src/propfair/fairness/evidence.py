@@ -17,8 +17,8 @@ four counts of a client (both right, only one, only the other, none), for n clie
 client, Price and Bonett (2004) for several.
 
 Two models are tested on the same examples and are right and wrong together. Where it is not known how often (`both`, or
-the answers themselves), an interval has to hold for anything from independence to the largest agreement; it is then
-wider than it need be. The same goes for the seeds of one model.
+the answers themselves), an interval would have to hold for anything from independence to the largest agreement, and
+none is given. The same goes for the seeds of one model.
 """
 
 from functools import partial
@@ -28,21 +28,22 @@ import numpy.typing as npt
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, Shares, matrix, normalized_shares, vector
-from propfair.fairness.enough import (
-    ANSWERS_OF_ONE,
-    Counts,
-    either,
-    not_agreed,
-    not_the_same_clients,
-    too_few_for_noise,
-    too_few_for_product,
-    too_few_for_some,
-    too_few_for_spread,
-)
+from propfair.fairness.enough import either, not_agreed, too_few_for_product, too_few_for_quotient
 from propfair.fairness.intervals import Evidence
-from propfair.fairness.noise import Answers, Draws, Noise, check_sizes, drawn_noise, linear_noise
+from propfair.fairness.noise import (
+    Answers,
+    Draws,
+    Noise,
+    check_sizes,
+    drawn_agreement,
+    drawn_noise,
+    linear_noise,
+    product_noise,
+    product_slopes,
+)
 from propfair.fairness.statistics import EQUALITIES, SPREADS, statistics_of_rows, tail_size
 
+MAY_BE_LOST = 3  # right answers: a count of this mean is 0 once in twenty times (Poisson), and a product with it
 Statistic = str | int  # a name of `summarize`, or the position of one client
 
 
@@ -75,28 +76,39 @@ def statistic_evidence(
         return Evidence(by_seed)
     accuracy = table.mean(axis=0)
     is_accuracy = name not in SPREADS | EQUALITIES
+    is_product = str(name).endswith("nash_welfare")
     is_linear = isinstance(name, int) or name in ("mean", "weighted_mean")
     statistic = partial(_by_row, name=name, p=p, higher_is_better=higher_is_better)
+    step = _step(name, table, size, p, higher_is_better)
 
     def noise() -> Noise:
         if is_linear:
             return linear_noise(accuracy, size, _weights(name, p))
-        df = np.inf if is_accuracy else max(1, accuracy.size - 1)
-        return drawn_noise(statistic, accuracy, size, is_accuracy=is_accuracy, df=df)
+        if is_product:
+            return product_noise(table, size, _weights(name, p))
+        return drawn_noise(statistic, accuracy, size, step=step, is_accuracy=is_accuracy, is_spread=name in SPREADS)
 
-    step = _step(name, table, size, p, higher_is_better)
-    is_tail = str(name).startswith(("worst", "best"))
-    bounds = (0.0, 1.0) if is_accuracy else (0.0, np.inf)
     known: Answers | Draws | None = None
     if answers is not None and sizes is not None:
-        mean = _mean_answers(answers, vector("sizes", sizes), name, weights)
-        known = mean if is_linear else Draws.of(answers, size, statistic)
-        if isinstance(known, Draws) and is_tail:
-            known = Draws(known.find, lambda: mean.shared)  # which clients are the worst changes with every draw
-    withheld = _withheld(name, table, size, higher_is_better)
-    if answers is None and len(table) > 1:
-        withheld = either(withheld, not_agreed("both"))
-    return Evidence(by_seed, step, noise, known, is_linear, is_tail, bounds, withheld)
+        every = Answers.of(answers, vector("sizes", sizes))
+        mean = _mean_answers(every, name, weights)
+        if is_linear:
+            known = mean
+        elif is_product:
+            slopes = product_slopes(table, size, _weights(name, p))
+            known = Answers(lambda: every.values, size).weighted(slopes)
+        else:
+            known = Draws.of(
+                answers, size, statistic,
+                lambda: drawn_agreement(statistic, accuracy, size, mean.shared) if is_accuracy else mean.shared,
+            )  # fmt: skip
+    withheld = either(
+        too_few_for_product(table, size) if is_product else {},
+        not_agreed("both") if answers is None and len(table) > 1 else {},
+    )
+    bounds = (0.0, 1.0) if is_accuracy else (0.0, np.inf)
+    jump = _welfare(accuracy, size, _weights(name, p)) if is_product and (accuracy * size < MAY_BE_LOST).any() else 0.0
+    return Evidence(by_seed, step, noise, known, bounds, withheld, jump=jump)
 
 
 def difference_evidence(a: Evidence, b: Evidence, *, same: bool = False) -> Evidence:
@@ -110,22 +122,25 @@ def difference_evidence(a: Evidence, b: Evidence, *, same: bool = False) -> Evid
     if a.num_seeds != b.num_seeds:
         raise DataError(f"differences need one row for each of the same seeds; got {a.num_seeds} and {b.num_seeds}.")
     known = a.find_noise is not None and b.find_noise is not None
+    step = max(a.step, b.step)
     answers = None if a.answers is None or b.answers is None else a.answers.minus(b.answers)
 
     def noise() -> Noise:
         apart = 0.0 if a.answers is None or b.answers is None else a.answers.variance + b.answers.variance
         part = answers.variance / apart if answers is not None and apart > 0 else 1.0
-        return Noise(part * (a.noise.variance + b.noise.variance), df=a.noise.df + b.noise.df)
+        # two examples more, of about 1 / step, on which answers agree by chance only
+        part = (part + 2 * step) / (1 + 2 * step)
+        bias = np.asarray(a.noise.bias) - np.asarray(b.noise.bias)
+        return Noise(part * (a.noise.variance + b.noise.variance), bias=tuple(bias.tolist()))
 
     withheld = either(
         a.withheld,
         b.withheld,
         {} if answers is not None else not_agreed("examples", "both"),
-        not_the_same_clients() if a.is_tail or b.is_tail else {},
     )
     return Evidence(
-        a.by_seed - b.by_seed, max(a.step, b.step), noise if known else None, answers, a.is_linear and b.is_linear,
-        withheld=withheld, same=same,
+        a.by_seed - b.by_seed, step, noise if known else None, answers, withheld=withheld, same=same,
+        jump=max(a.jump, b.jump),
     )  # fmt: skip
 
 
@@ -167,31 +182,26 @@ def certificate_evidence(
         return Evidence(by_seed, same=same)
     size = vector("total", total, star.shape[1])
     check_sizes("total", size)
-    known = None
+    known, shared = None, None
     if answers is not None:
         right, right_star = (Answers.of(one, size) for one in answers)
-        both = Answers(right.values * right_star.values, size).by_client
+        shared = Answers(lambda: right.values * right_star.values, size)
         by_u, by_star = _slopes(other, star, alpha)
         known = right.weighted(p * by_u).minus(right_star.weighted(-p * by_star))
-    counts = None if both is None else np.broadcast_to(matrix("both", both, star.shape[1]), star.shape)
+    agreed = None if both is None else np.broadcast_to(matrix("both", both, star.shape[1]), star.shape)
     step = float((p / star.mean(axis=0) ** alpha / size).mean())
 
     def noise() -> Noise:
-        by_row = [
-            _certificate_noise(other[s], star[s], size, p, alpha, None if counts is None else counts[s])
-            for s in range(len(star))
-        ]
+        counts = agreed if shared is None else shared.by_client
+        assert counts is not None  # else it is withheld
+        by_row = [_certificate_noise(other[s], star[s], size, p, alpha, counts[s]) for s in range(len(star))]
         return Noise(
-            variance=float(np.mean([one.variance for one in by_row])),
-            least_bias=float(np.mean([one.least_bias for one in by_row])),
-            most_bias=float(np.mean([one.most_bias for one in by_row])),
+            float(np.mean([one.variance for one in by_row])), bias=tuple(b for one in by_row for b in one.bias)
         )
 
-    counts_of = [Counts.of(table, size) for table in (star, other)]
     withheld = either(
-        too_few_for_product(counts_of[0]) if alpha else {},
-        *(too_few_for_noise(one, is_mean=False) for one in counts_of),
-        not_agreed("examples", "both") if counts is None else {},
+        too_few_for_quotient(star, size) if alpha else {},
+        not_agreed("examples", "both") if agreed is None and shared is None else {},
         not_agreed("both") if known is None and len(star) > 1 else {},
     )
     return Evidence(by_seed, step, noise, known, withheld=withheld, same=same)
@@ -222,23 +232,20 @@ def check_alpha(alpha: float) -> None:
 
 
 def _certificate_noise(
-    u: FloatArray, star: FloatArray, size: FloatArray, p: FloatArray, alpha: float, both: FloatArray | None
+    u: FloatArray, star: FloatArray, size: FloatArray, p: FloatArray, alpha: float, both: FloatArray
 ) -> Noise:
     """Variance and bias of one seed's certificate; see the top of this file."""
-    agreed = u * star if both is None else both / size  # share of examples that both models get right
-    most_agreed = np.minimum(u, star) if both is None else agreed
+    agreed = both / size  # share of examples that both models get right
     factor = p / size * (size * star / (size * star + 1))
     extra = 1 / star.size
     rate, rate_star, rate_both = (
         (share * size + extra * cells) / (size + 4 * extra) for share, cells in ((u, 2), (star, 2), (agreed, 1))
     )
-    covariance = (rate_both - rate * rate_star) if both is not None else np.zeros_like(u)
+    covariance = rate_both - rate * rate_star
     by_u, by_star = _slopes(rate, rate_star, alpha)
     variance = by_u**2 * rate * (1 - rate) + by_star**2 * rate_star * (1 - rate_star) + 2 * by_u * by_star * covariance
     return Noise(
-        variance=float((p**2 / size) @ np.maximum(variance, 0.0)),
-        least_bias=float(factor @ _bias(u, star, most_agreed, alpha)),
-        most_bias=float(factor @ _bias(u, star, agreed, alpha)),
+        variance=float((p**2 / size) @ np.maximum(variance, 0.0)), bias=(float(factor @ _bias(u, star, agreed, alpha)),)
     )
 
 
@@ -281,29 +288,12 @@ def _table(
     return kept, p, size
 
 
-def _mean_answers(
-    answers: npt.ArrayLike | Answers, sizes: FloatArray, name: Statistic, weights: npt.ArrayLike | None
-) -> Answers:
+def _mean_answers(every: Answers, name: Statistic, weights: npt.ArrayLike | None) -> Answers:
     """What answers add to the (weighted) mean of all clients: how much seeds agree is known best from all of them."""
+    sizes = every.sizes
     here = sizes > 0
     p = np.ones_like(sizes) if weights is None or name != "weighted_mean" else vector("weights", weights, sizes.size)
-    return Answers(Answers.of(answers, sizes).values, sizes[here]).weighted(p[here] / p[here].sum())
-
-
-def _withheld(name: Statistic, table: FloatArray, size: FloatArray, higher_is_better: bool) -> dict[str, str]:
-    """Which intervals would not cover what they say, and why."""
-    everybody = Counts.of(table, size)
-    if isinstance(name, int):
-        return too_few_for_some(everybody, len(table), answers=ANSWERS_OF_ONE)
-    if name in ("mean", "weighted_mean"):
-        return too_few_for_noise(everybody, is_mean=True)
-    noise = too_few_for_noise(everybody, is_mean=False)
-    if name in SPREADS | EQUALITIES:
-        return either(too_few_for_spread(everybody), noise)
-    if name.endswith("nash_welfare"):
-        return either(too_few_for_product(everybody), noise)
-    clients = _looked_at(name, table.mean(axis=0), higher_is_better)
-    return either(too_few_for_some(Counts.of(table[:, clients], size[clients]), len(table)), noise)
+    return Answers(lambda: every.values, sizes[here]).weighted(p[here] / p[here].sum())
 
 
 def _looked_at(name: str, accuracy: FloatArray, higher_is_better: bool) -> npt.NDArray[np.intp]:
@@ -325,20 +315,23 @@ def _by_row(rows: FloatArray, name: Statistic, p: FloatArray, higher_is_better: 
 
 
 def _weights(name: Statistic, p: FloatArray) -> FloatArray:
-    """Of the clients in a statistic that is a weighted mean."""
-    return p if name == "weighted_mean" else np.full(p.size, 1 / p.size)
+    """Of the clients in a statistic that is a weighted mean, or a weighted product."""
+    return p if name in ("weighted_mean", "weighted_nash_welfare") else np.full(p.size, 1 / p.size)
 
 
 def _step(name: Statistic, table: FloatArray, size: FloatArray, p: FloatArray, higher_is_better: bool) -> float:
     """How far a statistic goes when one test example turns: on average over the clients that it looks at."""
     accuracy = table.mean(axis=0)
-    if isinstance(name, str) and name.startswith(("worst", "best")):
+    if isinstance(name, str) and name.startswith(("worst", "best", "quantile", "median")):
         clients = _looked_at(name, accuracy, higher_is_better)
         return float((1 / size[clients]).mean()) / clients.size
     if isinstance(name, str) and name.endswith("nash_welfare"):
-        weights = p if name.startswith("weighted") else _weights(name, p)
+        weights = _weights(name, p)
         least = np.maximum(accuracy, 1 / size)
-        welfare = float(np.exp(weights @ np.log(least)))
-        lost = bool((table * size < 1.5).any())  # a client with one right answer or none: one more, and all is lost
-        return welfare if lost else welfare * float((weights / (size * least)).mean())
+        return _welfare(accuracy, size, weights) * float((weights / (size * least)).mean())
     return float((_weights(name, p) / size).mean())
+
+
+def _welfare(accuracy: FloatArray, size: FloatArray, weights: FloatArray) -> float:
+    """The Nash welfare, with one right answer at least of every client."""
+    return float(np.exp(weights @ np.log(np.maximum(accuracy, 1 / size))))

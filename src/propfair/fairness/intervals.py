@@ -6,21 +6,26 @@ covers depends on what would be drawn again:
 - *over seeds*: the mean of x over all seeds, on this test set. With the sample variance s^2, Student's interval
   $\bar x \pm t_{S-1} s / \sqrt S$ (Student 1908).
 - *over examples*: x of these trained models on all examples of the clients. With the variance v that the test examples
-  give to x, $\bar x \pm z \sqrt v$; for accuracies v follows the accuracy itself, $v = x (1 - x) / m$ with m examples,
-  and the limits are Wilson's (1927).
-- *over both*: the mean over seeds and examples. Of the two variances one is known and one estimated with S - 1 degrees
-  of freedom. The half-width is the root of $q^2 s^2 / S + z^2 v$, with the part of v that seeds share, and q goes from
-  z, where examples outweigh seeds, to t, where seeds outweigh examples:
-  $q^2 = (z^2 + w t^2) / (1 + w)$, $w = (t / z)^{3/2} (s^2 / (S v))^2$. This form keeps what is known at both ends
-  (Welch 1947) and was chosen so that coverage is right between them, for every ratio of the variances: within 1.8
-  points of 95 % with two seeds, 0.6 with three or more. Both half-widths in full (q = t) would cover 98.7 %,
-  Satterthwaite's degrees of freedom 87 % with two seeds.
+  give to x, $\bar x \pm z \sqrt v$; for accuracies the limits are those of a binomial rate, x of m examples with
+  $v = x (1 - x) / m$, at which what was seen, or more of it, has the mid-P probability $\alpha / 2$ (Lancaster 1961,
+  Agresti and Gottard 2007): near 0 and 1 they lie unevenly around x. For measures of spread, never below 0, the
+  square root has the same variance everywhere, $(\sqrt x \pm \tfrac12 z \sqrt{v / x})^2$ (Bartlett 1936).
+- *over both*: the mean over seeds and examples. Each limit is as far from x as the two limits of its side together, the
+  squares added (Zou and Donner 2008), with l and u the limits over examples and c the part of v that seeds share:
 
-All three are one quadratic equation in the limit $\theta$,
+  $$\bar x - \sqrt{q^2 s^2 / S + c (\bar x - l)^2}, \qquad \bar x + \sqrt{q^2 s^2 / S + c (u - \bar x)^2}.$$
 
-$$(\bar x - \theta)^2 = q^2 s^2 / S + z^2 v(\theta).$$
+  Of the two variances one is known and one estimated with S - 1 degrees of freedom, so that q goes from z, where
+  examples outweigh seeds, to t, where seeds outweigh examples: $q^2 = (z^2 + w t^2) / (1 + w)$,
+  $w = (t / z)^{3/2} (s^2 / (S c v))^2$. This form keeps what is known at both ends (Welch 1947) and was chosen so that
+  coverage is right between them, for every ratio of the variances: within 1.8 points of 95 % with two seeds, 0.6 with
+  three or more. Both half-widths in full (q = t) would cover 98.7 %, Satterthwaite's degrees of freedom 87 % with two
+  seeds.
 
-Where data are too few for an interval that covers what it says, none is given (`Evidence.why_not`).
+Where noise moves a number to one side of its value on all examples (the Nash welfare, the certificate), the limits over
+examples and over both are around the number with that taken off, seed by seed.
+
+Where an interval would not cover what it says, none is given (`Evidence.why_not`).
 
 Numbers from test examples move in steps, and a few seeds may agree to the last digit by luck. A standard deviation over
 seeds below $(1 - 1/S)$ times that of rounding to one step, $h / \sqrt{12}$, is taken as that (Sheppard 1898 for the
@@ -38,6 +43,7 @@ import numpy as np
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray, vector
 from propfair.fairness.noise import Answers, Draws, Noise
+from propfair.fairness.quantiles import normal_quantile, student_quantile, student_tails
 
 Over = Literal["seeds", "examples", "both", "nothing"]
 _LEFT_OUT = {
@@ -107,11 +113,10 @@ class Evidence:
             not known.
         answers: what each test example adds to the number, or the number itself with examples drawn again; None if
             that is not known. They say how much of the noise seeds, and models that are compared, have in common.
-        is_linear: the number is a weighted mean of accuracies, or a difference of such means.
-        is_tail: the number is a mean over the worst or the best clients, which are others on other test examples.
         bounds: the least and the largest value there can be.
         withheld: why no interval over "seeds", "examples" or "both" is given, where data are too few for one that
             covers what it says.
+        jump: the change of the number with the last right answer of a client that may lose it under another seed.
         same: the number compares a model with itself, by all that is known: it is no comparison.
     """
 
@@ -119,11 +124,10 @@ class Evidence:
     step: float = 0.0
     find_noise: Callable[[], Noise] | None = None
     answers: Answers | Draws | None = None
-    is_linear: bool = False
-    is_tail: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
     withheld: Mapping[str, str] = field(default_factory=dict)
     same: bool = False
+    jump: float = 0.0
 
     def __post_init__(self) -> None:
         vector("by_seed", self.by_seed)
@@ -179,10 +183,7 @@ class Evidence:
     @cached_property
     def seed_variance(self) -> float:
         """The variance of one seed's number, never below that of rounding to a step."""
-        size = self.num_seeds
-        if size < 2:
-            raise DataError(self.why_not("seeds"))
-        return max(float(self.by_seed.var(ddof=1)), ((1 - 1 / size) * self.step) ** 2 / 12)
+        return self._variance(self.by_seed, max(self.step, self.jump))
 
     def interval(self, over: Over | None = None, level: float = 0.95, family: int = 1) -> Interval:
         """The interval, one of `family` that hold together at `level` (Bonferroni).
@@ -228,32 +229,30 @@ class Evidence:
         self, alpha: float, over: Over, *, num_seeds: int | None = None, seed_variance: float | None = None,
         times_examples: float = 1.0,
     ) -> tuple[float, float]:  # fmt: skip
-        """Both solutions of the equation at the top, for an error probability alpha.
+        """The limits at the top of this file, for an error probability alpha.
 
         With other numbers of seeds, of examples, or another variance of seeds than there are: the limits to expect.
         """
         size = num_seeds or self.num_seeds
-        variance = 0.0
-        if over != "examples":
-            variance = (self.seed_variance if seed_variance is None else seed_variance) / size
         if over == "seeds":
-            width = student_quantile(alpha, size - 1) ** 2 * variance
-            return self.value - math.sqrt(width), self.value + math.sqrt(width)
-        part = self.shared if over == "both" else self.shared + (1 - self.shared) / self.num_seeds
-        noise = self.noise
-        quantile = normal_quantile(alpha) if noise.df == math.inf else student_quantile(alpha, noise.df)
-        squared = quantile**2 * part / times_examples
-        width = 0.0
-        if over == "both" and variance > 0:
-            width = variance * _seed_quantile(alpha, size - 1, variance, noise.variance * part / times_examples)
-        if noise.num_effective is None:
-            half = math.sqrt(width + squared * noise.variance)
-            low, high = noise.most_bias / times_examples + half, half - noise.least_bias / times_examples
-            return self.value - low, self.value + high
-        ratio = squared / noise.num_effective
-        center = (self.value + ratio / 2) / (1 + ratio)
-        half = math.sqrt(max(0.0, center**2 - (self.value**2 - width) / (1 + ratio)))
-        return center - half, center + half
+            variance = (self.seed_variance if seed_variance is None else seed_variance) / size
+            half = student_quantile(alpha, size - 1) * math.sqrt(variance)
+            return self.value - half, self.value + half
+        noise, shared = self.noise, self.shared
+        by_seed = self.by_seed - np.asarray(noise.bias) / times_examples
+        x, one = float(by_seed.mean()), noise.variance / times_examples
+        variance, part = 0.0, shared + (1 - shared) / self.num_seeds
+        if over == "both":
+            part = shared
+            variance = (self._variance(by_seed, self.step) if seed_variance is None else seed_variance) / size
+        of_seeds = variance * _seed_quantile(alpha, size - 1, variance, part * one) if variance > 0 else 0.0
+        low, high = noise.limits(x, alpha, times_examples)
+        return x - math.sqrt(of_seeds + part * (x - low) ** 2), x + math.sqrt(of_seeds + part * (high - x) ** 2)
+
+    def _variance(self, by_seed: FloatArray, step: float) -> float:
+        if by_seed.size < 2:
+            raise DataError(self.why_not("seeds"))
+        return max(float(by_seed.var(ddof=1)), ((1 - 1 / by_seed.size) * step) ** 2 / 12)
 
 
 def _seed_quantile(alpha: float, df: float, seeds: float, examples: float) -> float:
@@ -263,24 +262,3 @@ def _seed_quantile(alpha: float, df: float, seeds: float, examples: float) -> fl
         return t**2
     weight = (t / z) ** 1.5 * (seeds / examples) ** 2
     return float((z**2 + weight * t**2) / (1 + weight))
-
-
-def student_quantile(alpha: float, df: float) -> float:
-    """Student's t that is exceeded, in absolute value, with probability alpha."""
-    from scipy import special  # here, since it takes longer to import than all of the theory
-
-    return -float(special.stdtrit(df, alpha / 2))
-
-
-def normal_quantile(alpha: float) -> float:
-    """The normal z that is exceeded, in absolute value, with probability alpha."""
-    from scipy import special
-
-    return -float(special.ndtri(alpha / 2))
-
-
-def student_tails(t: float, df: float) -> float:
-    """The probability that Student's t is larger in absolute value."""
-    from scipy import special
-
-    return 2 * float(special.stdtr(df, -t))

@@ -5,8 +5,8 @@ says that nobody agrees to less than it has alone, $u_i \ge d_i$ with the disagr
 local-only models give d.
 
 The gaps of all clients hold at once (Bonferroni), so a client called worse off is worse off beyond chance. The number
-of clients worse off is counted under each seed; its interval is Student's over seeds. With one seed nothing is known of
-chance.
+of clients worse off is counted under each seed; its interval is Student's over seeds. With one seed gaps are held
+against the noise of the test examples, where the answers are known; else nothing is known of chance.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from propfair.errors import DataError
 from propfair.fairness.arrays import FloatArray, matrix, vector
 from propfair.fairness.evidence import difference_evidence, statistic_evidence
 from propfair.fairness.intervals import Evidence, Interval, Over
+from propfair.fairness.noise import Answers
 
 _NAMED = 5  # clients in a sentence
 
@@ -65,12 +66,18 @@ class Joining:
         size, count = self.gaps.size, len(self.worse)
         known = bool(np.isfinite(self.low).any())
         if not count:
-            sure = f", {len(self.surely_better)} are better off beyond chance" if self.surely_better else ""
+            sure = (
+                f", {len(self.surely_better)} are better off beyond chance{self._left_out}"
+                if self.surely_better
+                else ""
+            )
             return f"no client of {size} is worse off than alone{sure}"
         who = self.surely_worse if known else ()
         called = [self.names[k] for k in who[:_NAMED]] if self.names else []
         named = f" ({', '.join(called)}{', ...' if len(who) > _NAMED else ''})" if called else ""
-        beyond = f"{len(who) or 'none'} of them beyond chance" if known else "nothing is known about chance"
+        beyond = (
+            f"{len(who) or 'none'} of them beyond chance{self._left_out}" if known else "nothing is known about chance"
+        )
         seen, interval = "", self.num_worse
         if interval is not None and interval.over == "seeds":
             seen = (
@@ -79,6 +86,11 @@ class Joining:
             )
         said = f"{count} of {size} clients {'is' if count == 1 else 'are'} worse off than alone, {beyond}"
         return f"{said}{named}{seen}"
+
+    @property
+    def _left_out(self) -> str:
+        """What limits over test examples alone know nothing of."""
+        return f" ({self.mean.leaves_out} left out)" if self.mean is not None and self.mean.over == "examples" else ""
 
     def as_dict(self) -> dict[str, object]:
         """All of it as plain lists and numbers, for JSON."""
@@ -104,6 +116,7 @@ def joining(
     alone: npt.ArrayLike,
     *,
     sizes: npt.ArrayLike | None = None,
+    answers: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     higher_is_better: bool = True,
     level: float = 0.95,
     over: Over | None = None,
@@ -115,6 +128,7 @@ def joining(
         together: [S, n] or [n], what clients get from the model trained together, one row per seed.
         alone: [S, n] or [n], what each gets from its local-only model, under the same seeds.
         sizes: [n], test examples of each client, if the values are accuracies.
+        answers: together and alone, [S, N] each: which examples are answered right, those of the first client first.
         higher_is_better: False for losses.
         level: of the intervals.
         over: what intervals are drawn over; by default seeds if there are several, else examples.
@@ -134,26 +148,34 @@ def joining(
     gaps = sign * (shared - own)
 
     counts = None if sizes is None else vector("sizes", sizes, count)
+    known: list[Answers | None] = [None, None]
+    if answers is not None and counts is not None:
+        known = [Answers.of(one, counts) for one in answers]
 
     def evidence(name: str | int, clients: slice) -> Evidence:
         size = None if counts is None else counts[clients]
-        a, b = (statistic_evidence(values[:, clients], name, sizes=size) for values in (shared, own))
+        a, b = (
+            statistic_evidence(
+                values[:, clients], name, sizes=size, answers=None if one is None else one.of_clients(clients)
+            )
+            for values, one in zip((shared, own), known, strict=True)
+        )
         return difference_evidence(*((a, b) if higher_is_better else (b, a)))
 
     low, high = np.full(count, np.nan), np.full(count, np.nan)
     for client in range(count):
         found = evidence(0, slice(client, client + 1))  # its own column alone: there may be thousands
-        known = found.nearest(over)
-        if known is not None:
-            interval = found.interval(known, level, count)
+        drawn = found.nearest(over)
+        if drawn is not None:
+            interval = found.interval(drawn, level, count)
             low[client], high[client] = interval.low, interval.high
     mean = evidence("mean", slice(None))
-    known = mean.nearest(over)
+    drawn = mean.nearest(over)
     return Joining(
         gaps=gaps.mean(axis=0),
         low=low,
         high=high,
-        mean=None if known is None else mean.interval(known, level),
+        mean=None if drawn is None else mean.interval(drawn, level),
         num_worse=_count(gaps, level),
         level=level,
         names=tuple(names),

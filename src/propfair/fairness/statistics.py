@@ -160,26 +160,18 @@ def best_fraction(values: npt.ArrayLike, k: float, *, higher_is_better: bool = T
 
 def jain_index(values: npt.ArrayLike) -> float:
     """(sum x)^2 / (n sum x^2). NaN if a value is negative or all are 0."""
-    x, _, _ = _clean(values)
-    scaled = _shares(x)
-    return float(1 / (x.size * (scaled @ scaled))) if scaled is not None else math.nan
+    return float(_jain(_clean(values)[0]))
 
 
 def gini_index(values: npt.ArrayLike) -> float:
     """sum_ij |x_i - x_j| / (2 n^2 mean). NaN if a value is negative or all are 0."""
-    x, _, _ = _clean(values)
-    shares = _shares(x)
-    if shares is None:
-        return math.nan
-    ranks = 2 * np.arange(1, x.size + 1) - x.size - 1
-    return max(0.0, float(ranks @ np.sort(shares)) / x.size)
+    return float(_gini(_clean(values)[0]))
 
 
 def share_entropy(values: npt.ArrayLike) -> float:
     """-sum s log s of the shares s = x / sum x, in nats. NaN if a value is negative or all are 0."""
-    x, _, _ = _clean(values)
-    shares = _shares(x)
-    if shares is None:
+    shares = _shares(_clean(values)[0])
+    if np.isnan(shares).any() or not shares.size:
         return math.nan
     positive = shares[shares > 0]
     return max(0.0, -float(positive @ np.log(positive)))
@@ -291,13 +283,32 @@ def _geometric_mean(x: FloatArray, p: FloatArray) -> FloatArray:
     return np.where((x < 0).any(axis=-1), np.nan, means)
 
 
-def _shares(x: FloatArray) -> FloatArray | None:
-    """X / sum x; None if the values are not parts of a whole."""
-    if x.size == 0 or (x < 0).any() or not (0 < x.max() < math.inf):
-        return None
-    scaled = x / x.max()
-    shares: FloatArray = scaled / scaled.sum()
+def _shares(x: FloatArray) -> FloatArray:
+    """X / sum x along the last axis; NaN where the values are not parts of a whole."""
+    most = x.max(axis=-1, keepdims=True, initial=0.0)
+    whole = (x >= 0).all(axis=-1, keepdims=True) & (most > 0) & (most < math.inf)
+    scaled = np.where(whole, x, np.nan) / np.where(whole, most, 1.0)
+    shares: FloatArray = scaled / scaled.sum(axis=-1, keepdims=True)
     return shares
+
+
+def _dot(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Along the last axis."""
+    product: FloatArray = (a[..., None, :] @ b[..., :, None])[..., 0, 0]
+    return product
+
+
+def _jain(x: FloatArray) -> FloatArray:
+    shares = _shares(x)
+    with np.errstate(divide="ignore"):  # no values at all
+        return np.where(x.shape[-1], 1 / (x.shape[-1] * _dot(shares, shares)), np.nan)
+
+
+def _gini(x: FloatArray) -> FloatArray:
+    size = x.shape[-1]
+    ranks = 2.0 * np.arange(1, size + 1) - size - 1
+    mean: FloatArray = _dot(ranks, np.sort(_shares(x), axis=-1)) / size if size else np.full(x.shape[:-1], np.nan)
+    return np.maximum(0.0, mean)
 
 
 def _variance_of_percent(x: FloatArray, unit: Unit) -> FloatArray:
@@ -354,8 +365,8 @@ _FORMULAS: dict[str, Formula] = {
     "quantile75": _quantile(0.75),
     "quantile90": _quantile(0.9),
     "variance_of_percent": lambda table: _variance_of_percent(table.x, "fraction"),
-    "jain": _row_by_row(jain_index),
-    "gini": _row_by_row(gini_index),
+    "jain": lambda table: _jain(table.x),
+    "gini": lambda table: _gini(table.x),
     "entropy": _row_by_row(share_entropy),
     "cosine": _row_by_row(cosine_to_equality),
     "nash_welfare": lambda table: _geometric_mean(table.x, np.full(table.p.size, 1 / table.p.size)),

@@ -16,7 +16,7 @@ from propfair.data.base import Examples
 from propfair.errors import DataError
 from propfair.federation.federation import SPLITS, Federation
 from propfair.federation.ragged import Ragged
-from propfair.files import check_readable, replacing
+from propfair.files import check_readable, check_size, replacing
 
 _FORMAT = "propfair partition 2"
 _UNSEALED = "propfair partition 1"  # of version 0.1.0: the same without a digest of itself
@@ -103,6 +103,7 @@ def _read(path: Path) -> _Stored:
     wanted = [f"{split}.{part}" for split in SPLITS for part in ("values", "offsets")]
     check_readable(path)
     try:
+        check_size(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             if about.get("format") not in (_FORMAT, _UNSEALED):

@@ -1,18 +1,21 @@
 """Batches as loops have them: what is the input and what the target, how many examples there are, and their loss."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from propfair.core.losses import choose_task, settle_classes
 from propfair.core.params import feed
 from propfair.core.tasks import LossFunction
 from propfair.errors import ConfigError
 from propfair.seeds import untouched_global_rng
 
 Unpack = Callable[[Any], tuple[Any, Tensor]]  # from a batch to (inputs, targets)
+_Pair = tuple[Any, Tensor]  # output and target
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -59,7 +62,7 @@ def count_examples(batches: Any, unpack: Unpack) -> int:
 
 
 @torch.no_grad()
-def losses_of(model: nn.Module, batches: Iterable[Any], losses: LossFunction, unpack: Unpack) -> Tensor:
+def losses_of(model: nn.Module, batches: Iterable[Any], criterion: LossFunction, unpack: Unpack) -> Tensor:
     """The losses [N] of the model on all examples of the batches, in evaluation mode; nothing is left changed.
 
     Of a DataLoader, its data set is gone through in order, so that the batches of training stay what they were.
@@ -69,12 +72,22 @@ def losses_of(model: nn.Module, batches: Iterable[Any], losses: LossFunction, un
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    parts = []
     with untouched_global_rng():
-        for inputs, targets in map(unpack, batches):
-            parts.append(losses(feed(model, _on(inputs, device)), targets.to(device)).double().cpu())
+        pairs = ((feed(model, _on(inputs, device)), targets.to(device)) for inputs, targets in map(unpack, batches))
+        seen: list[_Pair] = []  # while it is not settled what the outputs mean
+        first = _kept(pairs, seen)
+        task, losses = choose_task(None, criterion, next(first)[1])
+        _, losses = settle_classes(task, losses, itertools.chain(seen[:1], first))
+        parts = [losses(output, target).double().cpu() for output, target in itertools.chain(seen, pairs)]
     model.train(was_training)
     return torch.cat(parts)
+
+
+def _kept(pairs: Iterable[_Pair], seen: list[_Pair]) -> Iterator[_Pair]:
+    """What is taken from here is still there afterwards, in `seen`."""
+    for pair in pairs:
+        seen.append(pair)
+        yield pair
 
 
 def _on(inputs: Any, device: torch.device) -> Any:

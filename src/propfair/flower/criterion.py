@@ -19,7 +19,7 @@ from torch.nn.modules.loss import _Loss
 from propfair.core.client import batch_loss, observe, transformed
 from propfair.core.losses import choose_task
 from propfair.core.messages import Report
-from propfair.core.tasks import LossFunction
+from propfair.core.tasks import LossFunction, check_same
 from propfair.errors import ConfigError
 from propfair.federation.federation import Split
 from propfair.flower.batches import Unpack, losses_of, unpack_batch
@@ -56,6 +56,7 @@ class ClientRound:
     found: nn.Module | None = None  # the criterion that was found
     named: bool = False  # the criterion was named by fair_loss: no other is looked for
     busy: bool = False  # modules that are called now are called by us
+    criterion: LossFunction | None = None  # in use, found or named
     example_losses: LossFunction | None = None
     penalty: Callable[[], Tensor] | None = None
 
@@ -67,7 +68,7 @@ class ClientRound:
                 f"{at.algorithm.name} trains a second model on each client, which a criterion can't do. "
                 "Use propfair.flower.client_app, which does."
             )
-        self.example_losses = _of_examples(criterion)
+        self.criterion, self.example_losses = criterion, _of_examples(criterion)
         if model is None and (at.measure or at.algorithm.drift):
             raise ConfigError(
                 f"{at.algorithm.name} has to look at the model, and no module was called whose parameters have the "
@@ -78,7 +79,7 @@ class ClientRound:
             if measured is None:
                 raise ConfigError(nothing_to_measure(at.measure))
             assert model is not None
-            found = losses_of(model, measured, self.example_losses, self.unpack)
+            found = losses_of(model, measured, criterion, self.unpack)
             self.full_loss = float(batch_loss(at.algorithm, found))
         self.penalty = None if model is None else _drift_penalty(self, model)
 
@@ -88,6 +89,8 @@ class ClientRound:
         `plain` is what the criterion itself returned, its mean over the batch; None: it returns no mean.
         """
         assert self.example_losses is not None
+        if not self.losses and choose_task(None, self.criterion, target)[0].elementwise:
+            check_same(output, target)
         algorithm, order = self.instruction.algorithm, self.instruction.order
         if algorithm.reduce is None and plain is not None:
             loss = plain
@@ -272,13 +275,16 @@ def nothing_to_measure(split: Split) -> str:
 
 
 def _of_examples(criterion: LossFunction) -> LossFunction:
-    """The losses [B] of examples by a criterion; which task it is follows from the first targets."""
-    chosen: list[LossFunction] = []
+    """The losses [B] of examples by a criterion; which task it is follows from the first targets.
+
+    Loops that have a target at each position may hand them to the criterion as one long row, which is another task.
+    """
+    chosen: dict[int, LossFunction] = {}
 
     def losses(output: Any, target: Tensor) -> Tensor:
-        if not chosen:
-            chosen.append(choose_task(None, criterion, target)[1])
-        return chosen[0](output, target)
+        if target.ndim not in chosen:
+            chosen[target.ndim] = choose_task(None, criterion, target)[1]
+        return chosen[target.ndim](output, target)
 
     return losses
 

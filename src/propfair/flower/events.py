@@ -22,11 +22,13 @@ class EventLog:
 
     Attributes:
         events: all of them.
+        remarks: what was said that belongs to no client, as events without clients.
     """
 
     def __init__(self) -> None:
         self.round = 0
         self.events: list[Event] = []
+        self.remarks: list[Event] = []
         self._said: set[tuple[str, object, str]] = set()
 
     def add(self, kind: str, clients: Iterable[ClientId], detail: str) -> None:
@@ -50,10 +52,11 @@ class EventLog:
         self.say("refused", detail)
 
     def say(self, kind: str, detail: str) -> None:
-        """Log something that belongs to no client and no round; once."""
+        """Log something that belongs to no client; once."""
         detail = one_line(detail)
         if (kind, None, detail) not in self._said:
             self._said.add((kind, None, detail))
+            self.remarks.append(Event(self.round, kind, (), detail))
             log.warning("%s", detail)
 
     def of_round(self, number: int, *kinds: str) -> list[Event]:

@@ -86,11 +86,15 @@ class Members:
             if self.begun or (nodes and self._complete(nodes, late)):
                 self.begun = True
                 return nodes
-            if late:
+            if late or self._nobody_will_say(grid):
                 missing = [client for client in range(self.num_clients) if client not in nodes]
+                known, waited = (
+                    self.num_clients or "an unknown number of",
+                    f" after {self.patience:g} s" if late else "",
+                )
                 raise TrainingError(
-                    f"{len(nodes)} of {self.num_clients or 'an unknown number of'} clients are there after "
-                    f"{self.patience:g} s{f', missing: {missing[:10]}' if missing else ''}. Start a SuperNode for "
+                    f"{len(nodes)} of {known} clients are there{waited}"
+                    f"{f', missing: {missing[:10]}' if missing else ''}. Start a SuperNode for "
                     "each, with --node-config 'partition-id=... num-partitions=...' and fair_mod in its ClientApp."
                     f"{self._complaint}"
                 )
@@ -118,6 +122,11 @@ class Members:
         refused = {client for client in self._refused.values() if client is not None} - nodes.keys()
         nameless = sum(client is None for client in self._refused.values()) if late else 0
         return len(nodes) + len(refused) + nameless >= self.num_clients
+
+    def _nobody_will_say(self, grid: Grid) -> bool:
+        """There are nodes, none of them says which client it is, and none will be asked again."""
+        there = set(grid.get_node_ids())
+        return bool(there) and not self._clients and all(self._asked[node] >= TIMES_ASKED for node in there)
 
     def _ask(self, grid: Grid) -> None:
         """Ask nodes that we have not met who they are; one that does not say so is asked a few times only."""

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,11 +20,13 @@ from propfair.core.evaluation import Evaluation
 from propfair.core.rounds import Rounds
 from propfair.engines.session import Event
 from propfair.errors import ConfigError, PropFairWarning
+from propfair.flower.events import log
 from propfair.flower.limits import Limits
+from propfair.flower.orphans import POLL_SECONDS, end_with_flower
 from propfair.registry import fields_of
 from propfair.runs.checkpoints import Checkpoint
 from propfair.runs.environment import describe_place, with_resume
-from propfair.runs.folder import RunFolder
+from propfair.runs.folder import InUseError, RunFolder
 from propfair.runs.loggers import About, Sinks, evaluation_values, open_sinks
 from propfair.runs.measures import Measure
 from propfair.runs.reading import describe
@@ -41,6 +44,7 @@ class Recording:
     Args:
         path: of the folder. One that is there must be of a deployment with the same settings that has not finished.
         algorithm, local, rounds, limits, seed: of the strategy.
+        patience: seconds to wait until a server that still works in the folder has ended.
 
     Attributes:
         checkpoint: where a run goes on that was cut off; None: it begins.
@@ -48,8 +52,9 @@ class Recording:
     """
 
     def __init__(
-        self, path: Path, algorithm: Algorithm, local: LocalTraining, rounds: Rounds, limits: Limits, seed: int
-    ) -> None:
+        self, path: Path, algorithm: Algorithm, local: LocalTraining, rounds: Rounds, limits: Limits, seed: int,
+        patience: float,
+    ) -> None:  # fmt: skip
         self.path, self._seed, self._algorithm = path, seed, algorithm
         parts = {"local": fields_of(local), "rounds": fields_of(rounds), "limits": dataclasses.asdict(limits)}
         self._settings = json.loads(json.dumps(parts, default=str))
@@ -61,8 +66,9 @@ class Recording:
         self._held = contextlib.ExitStack()
         self.checkpoint: Checkpoint | None = None
         self.known: Clients | None = None
+        end_with_flower()  # else a server that is left behind would keep the folder from the next one
         if (path / "status.json").exists():
-            self._go_on()
+            self._go_on(patience)
         elif path.exists():
             raise ConfigError(f"{path} exists already and is no run folder: choose another folder for out=")
 
@@ -71,8 +77,31 @@ class Recording:
         """The folder is there."""
         return self._folder is not None
 
-    def _go_on(self) -> None:
+    def _go_on(self, patience: float) -> None:
         folder = RunFolder.open(self.path)
+        self._hold(folder, patience)
+        try:
+            self._take_up(folder)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def _hold(self, folder: RunFolder, patience: float) -> None:
+        """Have the folder for this process alone, once whoever has it has ended."""
+        deadline, told = time.monotonic() + patience, False
+        while True:
+            try:
+                self._held.enter_context(folder.in_use())
+                return
+            except InUseError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    log.warning("%s. Waiting up to %g s until it has ended.", error, patience)
+                    told = True
+            time.sleep(POLL_SECONDS)
+
+    def _take_up(self, folder: RunFolder) -> None:
         _, status, environment, self.known = describe(folder)
         if status.state in ("finished", "failed"):
             raise ConfigError(
@@ -85,7 +114,6 @@ class Recording:
                 f"{self.path} began with other settings ({environment.algorithm}, seed {environment.seed}, {then}) and "
                 "goes on with those only. Choose another folder for out=."
             )
-        self._held.enter_context(folder.in_use())
         self.checkpoint, damaged = folder.load_checkpoint()
         for text in damaged:
             warnings.warn(text, PropFairWarning, stacklevel=4)
@@ -113,7 +141,7 @@ class Recording:
         for prefix, evaluation in _evaluations(values, len(sizes)).items():
             self._records.add_evaluation(number, "test", evaluation, prefix)
             logged |= evaluation_values("test", evaluation, shares, prefix)
-        for kind in dict.fromkeys(event.kind for event in events):
+        for kind in dict.fromkeys(event.kind for event in events if event.clients):
             who = {client for event in events if event.kind == kind for client in event.clients}
             self._records.add_event(Event(number, kind, tuple(sorted(who)), ""))
         self._sinks.log(number, {name: value for name, value in logged.items() if math.isfinite(value)})
@@ -156,11 +184,15 @@ class Recording:
     def _note(self, events: Sequence[Event]) -> None:
         """Keep the words of what went wrong: the records have numbers only."""
         assert self._folder is not None
-        lines = [f"{event.kind}: {event.detail} (client {event.clients[0]}, round {event.round})" for event in events]
         known = {line.rpartition(" (")[0] for line in self._notes}
-        new = list({line.rpartition(" (")[0]: line for line in lines if line.rpartition(" (")[0] not in known}.values())
+        new: dict[str, str] = {}
+        for event in events:
+            text = f"{event.kind}: {event.detail}"
+            who = f"client {event.clients[0]}, " if event.clients else ""
+            if text not in known:
+                new.setdefault(text, f"{text} ({who}round {event.round})")
         if new and len(self._notes) < MOST_NOTES:
-            self._notes += new[: MOST_NOTES - len(self._notes)]
+            self._notes += list(new.values())[: MOST_NOTES - len(self._notes)]
             self._folder.save_environment({**self._folder.environment, "notes": self._notes})
 
 

@@ -62,7 +62,8 @@ class FairStrategy(Strategy):
         rounds: participation, sampling, server learning rate, source of the losses, strictness.
         seed: of all randomness.
         evaluate_every: rounds between evaluations on all clients, the last round always included; 0: never.
-        patience: seconds that the first round waits for all clients, and for their answers.
+        patience: seconds that the first round waits for all clients and for their answers, and that a server which is
+            to go on waits for another that still works in `out`.
         limits: what is believed of a client, and what is cut.
         out: a folder that becomes a run as those of simulations are, for `propfair report`, `watch`, `certify` and the
             like. If it holds a run of the same settings that was cut off, that one goes on: `num_rounds` of `start` are
@@ -103,7 +104,7 @@ class FairStrategy(Strategy):
         self._before = self._last = 0  # rounds before a break; the last round, if we know it
         self._recording: Recording | None = None
         if out is not None:
-            self._recording = Recording(Path(out), self.algorithm, self.local, self.rounds, self.limits, seed)
+            self._recording = Recording(Path(out), self.algorithm, self.local, self.rounds, self.limits, seed, patience)
             self._go_on(self._recording)
 
     def _go_on(self, recording: Recording) -> None:
@@ -221,7 +222,7 @@ class FairStrategy(Strategy):
             everyone = {client for event in wrong for client in event.clients} >= self._sent
             who = f"every client failed, {named(first.clients[:1])}" if everyone else named(first.clients)
             raise TrainingError(
-                f"round {server_round}: {who} {first.kind}: {first.detail}. "
+                f"round {server_round}: {who} {first.kind}: {first.detail.rstrip('.')}. "
                 f"The model of round {server_round - 1} is kept."
             ) from error
         self.outcomes.append(outcome)
@@ -262,7 +263,7 @@ class FairStrategy(Strategy):
         if self._recording is not None:
             assert self._server is not None
             clients = clients_of(self._members.names, self._members.all_sizes, self._tested)
-            events = [event for event in self.events if event.round == server_round]
+            events = [event for event in (*self.events, *self._log.remarks) if event.round == server_round]
             self._recording.end_round(server_round, self._server, clients, values, events)
         metrics = MetricRecord()
         for name, of_clients in values.items():

@@ -1,6 +1,7 @@
 """A whole Flower client for those who have no training loop: the client program of the simulation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from propfair.algorithms.base import Algorithm, ClientId
 from propfair.algorithms.fedavg import FedAvg
+from propfair.core.checks import settled
 from propfair.core.client import LocalTraining, Memory, Workload
 from propfair.core.losses import choose_task
 from propfair.core.messages import Job
@@ -18,16 +20,19 @@ from propfair.core.metrics import choose_metrics
 from propfair.core.params import FlatModel
 from propfair.core.precision import check_precision
 from propfair.core.tasks import LossFunction, Task
-from propfair.data.base import ArrayExamples
+from propfair.data.hub import is_table
+from propfair.data.lazy import Collate
+from propfair.data.tables import is_frame
 from propfair.engines.inprocess import InProcessSession
-from propfair.errors import ConfigError
-from propfair.federation.federation import SPLITS, Federation, Ragged, Split
+from propfair.errors import ConfigError, DataError
+from propfair.federation.federation import Federation, Ragged, Split
+from propfair.federation.own import from_datasets
 from propfair.flower.criterion import current_round, nothing_to_measure
 from propfair.flower.messages import ARRAYS, METRICS, NUM_EXAMPLES
 from propfair.flower.mods import fair_mod, place
 from propfair.runs.run import PERSONAL
 
-Data = Mapping[Split, tuple[Tensor, Tensor]]  # inputs and targets of a client
+Data = Mapping[Split, Any]  # of a client: (inputs, targets) or a torch data set for each split
 MEMORY = "propfair.memory"  # the record in the client's state
 
 
@@ -38,6 +43,7 @@ def client_app(
     loss: LossFunction | nn.Module | None = None,
     task: str | Task | None = None,
     metrics: Sequence[Any] = (),
+    collate: Collate | None = None,
     mods: Iterable[Mod] = (),
 ) -> ClientApp:
     """A whole Flower client: the client program of the simulation, told how to train by the strategy's `local`.
@@ -46,22 +52,29 @@ def client_app(
 
     Args:
         model: makes the network.
-        data: the client's own inputs and targets, by split; "train" at least. "test" is what is evaluated.
+        data: the client's own examples by split, "train" at least; "test" is what is evaluated. Each is (inputs,
+            targets), with a tuple or dict of inputs for models that take several, a map-style torch data set, or one of
+            Hugging Face, as for `propfair.train`. No tables and folders of images: a text or a folder must become the
+            same number on all clients, and one client can't know the others'.
         loss: as for `propfair.train`: cross-entropy, or that of the task; a torch criterion; or losses of examples [B].
         task: as for `propfair.train`: "binary", "multi-label", "regression", "per-position" and so on; None: what
             follows from the loss and the targets.
         metrics: as for `propfair.train`: what is evaluated beside the loss and the score of the task.
+        collate: of torch data sets, makes (inputs, targets) of a list of items, for sequences of unequal length say.
         mods: others, such as those for differential privacy.
     """
 
-    def workload(context: Context, algorithm: Algorithm, local: LocalTraining, seed: int) -> Workload:
-        own = data(context)
-        kind, example_loss = choose_task(task, loss, own["train"][1][:2])
-        federation = _OwnData.of(*place(context), own)
-        found = choose_metrics(metrics, kind)
-        return Workload(federation, algorithm, local, seed, example_loss, task=kind, metrics=found)
+    def own(context: Context) -> _OwnData:
+        return _OwnData.of(*place(context), data(context), collate)
 
-    app = ClientApp(mods=[fair_mod(lambda context: len(data(context)["train"][1])), *mods])
+    def workload(context: Context, algorithm: Algorithm, local: LocalTraining, seed: int) -> Workload:
+        federation = own(context)
+        kind, example_loss = choose_task(task, loss, federation.first_targets)
+        found = choose_metrics(metrics, kind)
+        work = Workload(federation, algorithm, local, seed, example_loss, task=kind, metrics=found)
+        return settled(model(), work)
+
+    app = ClientApp(mods=[fair_mod(lambda context: own(context).num_train), *mods])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -111,19 +124,33 @@ class _OwnData(Federation):
         """The others may well have no examples here."""
 
     @staticmethod
-    def of(client: ClientId, num_clients: int, data: Data) -> "_OwnData":
-        present = [split for split in SPLITS if split in data]
-        x, y = (torch.cat([data[split][part] for split in present]) for part in (0, 1))
-        sizes = [len(data[split][1]) for split in present]
-        mine = dict(zip(present, torch.split(torch.arange(len(y)), sizes), strict=True))
+    def of(client: ClientId, num_clients: int, data: Data, collate: Collate | None) -> "_OwnData":
+        if not isinstance(data, Mapping):
+            raise DataError(f"the data of client_app must be a dict with train and test; got {type(data).__name__}")
+        for split, given in data.items():
+            if isinstance(given, str | Path) or (is_frame(given) and not is_table(given)):
+                raise DataError(
+                    f"client_app takes (inputs, targets) or a torch data set; got {type(given).__name__} for {split}. "
+                    "Make numbers of it in the same way on every client, then pass (inputs, targets)."
+                )
+        alone = from_datasets([data], collate=collate)
         nothing = torch.empty(0, dtype=torch.int64)
 
         def lists(split: Split) -> Ragged:
-            return Ragged.of([mine.get(split, nothing) if k == client else nothing for k in range(num_clients)])
+            return Ragged.of([alone.split(split)[0] if k == client else nothing for k in range(num_clients)])
 
-        examples = ArrayExamples(x, y, num_classes=0 if y.is_floating_point() else int(y.max()) + 1)
         names = tuple(map(str, range(num_clients)))
-        return _OwnData(examples, names, lists("train"), lists("validation"), lists("test"))
+        return _OwnData(alone.examples, names, lists("train"), lists("validation"), lists("test"))
+
+    @property
+    def num_train(self) -> int:
+        """The training examples of this client."""
+        return int(self.train.lengths.sum())
+
+    @property
+    def first_targets(self) -> Tensor:
+        """Of a few training examples, from which the task follows."""
+        return self.examples.targets(self.train.values[:2])
 
 
 def _arrays(message: Message) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from propfair.models.base import MODELS, ModelSpec, make_model
 from propfair.models.lstm import Lstm
 from propfair.models.resnet import ResNet10, ResNet18, ResNet20
-from propfair.models.small import Cnn, Logistic, Mlp
+from propfair.models.small import Cnn, Logistic, Mlp, StridedCnn
 
 __all__ = [
     "MODELS",
@@ -15,5 +15,6 @@ __all__ = [
     "ResNet10",
     "ResNet18",
     "ResNet20",
+    "StridedCnn",
     "make_model",
 ]

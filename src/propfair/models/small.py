@@ -86,6 +86,40 @@ class Cnn(ModelSpec):
         )
 
 
+@register("cnn-stride2")
+@dataclass(frozen=True)
+class StridedCnn(ModelSpec):
+    """Convolutions of stride 2, one dense layer: sees images as images at a third of the time of a narrow ResNet.
+
+    Args:
+        channels: of the convolutions; each halves height and width.
+        kernel: their height and width, odd.
+        hidden: the width of the dense layer.
+    """
+
+    channels: tuple[int, ...] = (16, 32)
+    kernel: int = 3
+    hidden: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.channels or min(*self.channels, self.hidden) < 1:
+            raise ConfigError(
+                f"channels must be one number >= 1 or more, and hidden >= 1; got channels={self.channels}, "
+                f"hidden={self.hidden}"
+            )
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ConfigError(f"kernel must be odd and at least 1; got kernel={self.kernel}")
+
+    def build(self, input_shape: Shape, num_classes: int) -> nn.Module:
+        depth, height, width = image_shape(self.name, input_shape, smallest=2)
+        layers: list[nn.Module] = []
+        for channels in self.channels:
+            layers += [nn.Conv2d(depth, channels, self.kernel, stride=2, padding=self.kernel // 2), nn.ReLU()]
+            depth, height, width = channels, (height + 1) // 2, (width + 1) // 2
+        dense = nn.Linear(depth * height * width, self.hidden)
+        return nn.Sequential(*layers, nn.Flatten(), dense, nn.ReLU(), nn.Linear(self.hidden, num_classes))
+
+
 def image_shape(name: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
     """The channels, height and width of an image; any other shape is an error."""
     if len(shape) != 3 or min(shape[1:]) < smallest:

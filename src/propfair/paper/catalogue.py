@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -12,6 +12,7 @@ from propfair.tuning.search import Search, Sweep, SweepFile, make_sweep
 
 Scale = Literal["smoke", "small", "paper"]
 MeanAndStd = tuple[float, float]
+_Size = TypeVar("_Size")
 
 
 class _Written(BaseModel):
@@ -93,13 +94,18 @@ class Example(_Written):
 
 
 class RankedData(BaseModel):
-    """One data set of a ranking: the settings that all contestants share, and what to know about it."""
+    """One data set of a ranking: the settings that all contestants share, and what to know about it.
+
+    Where runs are dear it has fewer seeds than the others, and trials of fewer rounds than the final runs.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     note: str
     run: dict[str, Any]
+    seeds: list[int] = []  # none: those of the scale
+    trial_rounds: int | None = None  # None: as many as the final runs
 
 
 class RankedScale(BaseModel):
@@ -123,12 +129,105 @@ class Ranking(_Written):
 
     def at(self, scale: Scale) -> RankedScale:
         """What is run at this scale."""
-        if scale not in self.scale:
-            raise ConfigError(f"{self.title} has no scale {scale!r}; it has: {', '.join(self.scale)}")
-        return self.scale[scale]
+        return _of_scale(self.scale, scale, self.title)
 
 
-Preset = Statistics | Sizes | Chosen | Relative | Finetune | Scatter | Together | Example | Ranking
+class NaturalScale(BaseModel):
+    """How large a study of natural clients is: seeds and data sets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: list[int]
+    data: dict[str, RankedData]
+
+
+class Natural(_Written):
+    """Contestants on natural clients under several conditions, held against the `reference` in each."""
+
+    kind: Literal["natural"]
+    reference: str
+    contestants: list[str]
+    conditions: dict[str, dict[str, Any]]
+    scale: dict[str, NaturalScale]
+
+    def at(self, scale: Scale) -> NaturalScale:
+        """What is run at this scale."""
+        return _of_scale(self.scale, scale, self.title)
+
+
+class _Claimed(BaseModel):
+    """A claim of the paper, in a sentence, and where it is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    where: str
+
+
+class BestClaim(_Claimed):
+    """An algorithm is ahead of all others of some tables by a statistic."""
+
+    kind: Literal["best"]
+    tables: list[str]
+    algorithm: str
+    statistic: str
+
+
+class OrderClaim(_Claimed):
+    """The algorithms of some tables are in the paper's order by a statistic."""
+
+    kind: Literal["order"]
+    tables: list[str]
+    statistic: str
+
+
+class RelativeClaim(_Claimed):
+    """The relative changes of a figure are negative."""
+
+    kind: Literal["relative"]
+    figure: str
+
+
+class FinetunedClaim(_Claimed):
+    """Training on as in a figure makes models better for their clients on average, or does not."""
+
+    kind: Literal["finetuned"]
+    figure: str
+    better: bool
+
+
+class GapClaim(_Claimed):
+    """By a statistic, an algorithm loses more from the training to the test split than a rival."""
+
+    kind: Literal["gap"]
+    tables: list[str]
+    algorithm: str
+    rival: str
+    statistic: str
+
+
+class DivergesClaim(_Claimed):
+    """Runs of a rule with these settings diverge."""
+
+    kind: Literal["diverges"]
+    tables: list[str]
+    name: str
+    settings: dict[str, float]
+
+
+Claim = Annotated[
+    BestClaim | OrderClaim | RelativeClaim | FinetunedClaim | GapClaim | DivergesClaim, Field(discriminator="kind")
+]
+
+
+class Claims(_Written):
+    """The claims of the paper, judged on records of runs."""
+
+    kind: Literal["claims"]
+    claims: list[Claim]
+
+
+Preset = Statistics | Sizes | Chosen | Relative | Finetune | Scatter | Together | Example | Ranking | Natural | Claims
 _PRESET: TypeAdapter[Preset] = TypeAdapter(Annotated[Preset, Field(discriminator="kind")])
 
 
@@ -240,6 +339,12 @@ def check_experiments(chosen: Sequence[str], named: Sequence[str]) -> list[str]:
         if name not in named:
             raise ConfigError(f"this table or figure has no experiment {name!r}; it has: {', '.join(named)}")
     return [name for name in named if not chosen or name in chosen]
+
+
+def _of_scale(sizes: Mapping[str, _Size], scale: Scale, title: str) -> _Size:
+    if scale not in sizes:
+        raise ConfigError(f"{title} has no scale {scale!r}; it has: {', '.join(sizes)}")
+    return sizes[scale]
 
 
 def _home() -> Any:

@@ -6,7 +6,6 @@ import numpy as np
 
 from propfair.errors import ConfigError, unknown
 from propfair.fairness.arrays import FloatArray
-from propfair.fairness.differences import compare_statistic
 from propfair.fairness.intervals import Evidence
 from propfair.paper.catalogue import Ranking, check_experiments
 from propfair.paper.reproduced import Number, Reproduced
@@ -14,6 +13,7 @@ from propfair.paper.settings import Settings
 from propfair.report.sweep import settings_text
 from propfair.runs.contestant import Contestant
 from propfair.runs.grouping import Group
+from propfair.runs.standing import differences
 from propfair.tuning.budget import budget_sweep
 from propfair.tuning.criteria import Criterion
 from propfair.tuning.search import Sweep
@@ -34,14 +34,16 @@ def ranked_data(preset: Ranking, settings: Settings) -> list[str]:
 def ranking_sweep(preset: Ranking, data: str, settings: Settings) -> tuple[Sweep, Home]:
     """The trials and final runs on one data set; the reference is always among the contestants."""
     size = preset.at(settings.scale)
+    one_data = size.data[data]
     contestants = Contestant.parse_all(preset.contestants)
     for label in settings.only:
         if label not in (one.label for one in contestants):
             raise unknown("contestant", label, [one.label for one in contestants])
     wanted = {preset.reference, *settings.only} if settings.only else {one.label for one in contestants}
     sweep = budget_sweep(
-        size.data[data].run, [one for one in contestants if one.label in wanted], overrides=settings.overrides,
-        seeds=settings.seeds or size.seeds, trials=size.trials, criterion=preset.criterion,
+        one_data.run, [one for one in contestants if one.label in wanted], overrides=settings.overrides,
+        seeds=settings.seeds or one_data.seeds or size.seeds, trials=size.trials, criterion=preset.criterion,
+        trial_rounds=one_data.trial_rounds,
     )  # fmt: skip
     return sweep, Home.at(settings.out / "field" / data)
 
@@ -50,20 +52,11 @@ def ranked(name: str, preset: Ranking, data: str, settings: Settings, studies: S
     """The table of one data set, best rank first, and the ranks."""
     size, tested = preset.at(settings.scale), studies.tested()
     groups = {one.winner.contestant.label: one.group for one in tested}
-    ranks = ranks_by_seed(list(groups.values()), studies.sweep.criterion)
     if preset.reference not in groups:
         raise ConfigError(f"{name} compares with {preset.reference}, which has no finished run on {data}")
-    numbers = []
-    for label in sorted(groups, key=lambda one: ranks[one].mean() if one in ranks else np.inf):
-        if label in ranks:
-            numbers.append(_rank(label, "rank", ranks[label], len(ranks)))
-        for statistic in STATISTICS:
-            found = groups[label].statistics()[statistic]
-            std = 100 * found.std if found.num_seeds > 1 else np.nan
-            numbers.append(Number(label, statistic, 100 * found.mean, std))
-            if label != preset.reference:
-                numbers.append(_difference(groups[label], groups[preset.reference], statistic, len(groups) - 1))
+    numbers, ranks = held_against(preset.reference, groups, studies.sweep.criterion)
     trials = {studies.sweep.num_trials(one) for one in studies.sweep.contestants}
+    short = size.data[data].trial_rounds
     edges = [
         f"{one.winner.contestant.label} {settings_text({key: one.winner.point[key] for key in one.winner.at_edge})}"
         for one in tested
@@ -71,7 +64,8 @@ def ranked(name: str, preset: Ranking, data: str, settings: Settings, studies: S
     ]
     notes = [
         f"scale {settings.scale}: {size.data[data].note}",
-        f"{' or '.join(map(str, sorted(trials)))} trials of each contestant on the validation split, chosen by "
+        f"{' or '.join(map(str, sorted(trials)))} trials of each contestant"
+        f"{f', {short} rounds long,' if short else ''} on the validation split, chosen by "
         f"{studies.sweep.criterion}; test split read once, after the last round",
         f"accuracy in percent; seeds {', '.join(map(str, studies.sweep.seeds))}; population std",
         f"differences are from {preset.reference}, seed by seed, with intervals that hold for all at once at "
@@ -87,9 +81,30 @@ def ranked(name: str, preset: Ranking, data: str, settings: Settings, studies: S
     return Reproduced(f"{name}-{data}", preset, numbers, notes, runs=runs, part=part, chosen=chosen), ranks
 
 
+def held_against(reference: str, groups: Mapping[str, Group], criterion: Criterion) -> tuple[list[Number], Ranks]:
+    """Ranks and statistics of groups by their labels, best rank first, and their differences from one of them."""
+    ranks = ranks_by_seed(list(groups.values()), criterion)
+    numbers = []
+    for label in sorted(groups, key=lambda one: ranks[one].mean() if one in ranks else np.inf):
+        if label in ranks:
+            numbers.append(_rank(label, "rank", ranks[label], len(ranks)))
+        for statistic in STATISTICS:
+            found = groups[label].statistics()[statistic]
+            std = 100 * found.std if found.num_seeds > 1 else np.nan
+            numbers.append(Number(label, statistic, 100 * found.mean, std))
+            if label != reference:
+                numbers.append(difference_from(groups[label], groups[reference], statistic, len(groups) - 1))
+    return numbers, ranks
+
+
 def overall(name: str, preset: Ranking, by_data: Mapping[str, Ranks]) -> Reproduced:
-    """The ranks on all data sets, and their mean, of those contestants that have a rank everywhere."""
+    """The ranks on all data sets, and their mean, of those contestants that have a rank everywhere.
+
+    Where a data set has fewer seeds than the others, as many are looked at everywhere.
+    """
     everywhere = [label for label in next(iter(by_data.values())) if all(label in ranks for ranks in by_data.values())]
+    shared = min((len(by_seed) for ranks in by_data.values() for by_seed in ranks.values()), default=0)
+    by_data = {data: {label: ranks[label][:shared] for label in everywhere} for data, ranks in by_data.items()}
     means = {label: np.mean([ranks[label] for ranks in by_data.values()], axis=0) for label in everywhere}
     numbers = []
     for label in sorted(everywhere, key=lambda one: float(means[one].mean())):
@@ -97,7 +112,7 @@ def overall(name: str, preset: Ranking, by_data: Mapping[str, Ranks]) -> Reprodu
         numbers += [Number(label, data, float(ranks[label].mean())) for data, ranks in by_data.items()]
     notes = [
         f"{len(everywhere)} contestants; 1 is the best rank; mean ranks over data sets with {100 * LEVEL:g} % "
-        "intervals over seeds"
+        f"intervals over {shared} seeds"
     ]
     return Reproduced(name, preset, numbers, notes, part="ranks")
 
@@ -124,12 +139,8 @@ def _rank(row: str, column: str, by_seed: FloatArray, most: int) -> Number:
     return Number(row, column, evidence.value, low=interval.low, high=interval.high)
 
 
-def _difference(group: Group, reference: Group, statistic: str, family: int) -> Number:
+def difference_from(group: Group, reference: Group, statistic: str, family: int) -> Number:
     """The difference from the reference in percent, with one of `family` intervals that hold all at once."""
-    run = reference.runs[0]
-    tables = {one.label: {seed: run.values() for seed, run in one.by_seed.items()} for one in (group, reference)}
-    found = compare_statistic(
-        tables, statistic, weights=run.shares, sizes=run.clients.sizes.get("test"), level=1 - (1 - LEVEL) / family
-    )
+    found = differences([group, reference], statistic, level=1 - (1 - LEVEL) / family)
     value, low, high = (100 * float(matrix[0, 1]) for matrix in (found.differences, found.low, found.high))
     return Number(group.label, f"{statistic} - {reference.label}", value, low=low, high=high)

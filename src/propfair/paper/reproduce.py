@@ -11,6 +11,7 @@ from propfair.fairness.statistics import MeanStd
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
 from propfair.paper.catalogue import check_experiments, load_experiment, load_preset
+from propfair.paper.natural import natural
 from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
@@ -25,7 +26,7 @@ from propfair.runs.reading import read_run
 from propfair.runs.run import Run
 from propfair.tuning.estimate import Estimate, estimate
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Home, Studies, Tally, Tested, Winner
+from propfair.tuning.studies import Home, Studies, Tested, Winner
 from propfair.tuning.sweep import run_sweep
 
 _FIRST_MODELS = {
@@ -44,6 +45,10 @@ def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]
         return [one for part in parts for one in reproduce(part, settings, screen)]
     if isinstance(preset, catalogue.Ranking):
         return _Reproduction(settings, screen).ranking(name, preset)
+    if isinstance(preset, catalogue.Natural):
+        return natural(name, preset, settings, screen)
+    if isinstance(preset, catalogue.Claims):
+        raise ConfigError(f"{name} trains nothing: it judges records of runs, see propfair.paper.claims")
     return [_Reproduction(settings, screen).of(name, preset)]
 
 
@@ -58,7 +63,7 @@ class Left(NamedTuple):
 
 def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     """What is left to run for a table or figure, with an estimate from a measured round."""
-    work, preset = _Reproduction(settings, _Silent()), load_preset(name)
+    work, preset = _Reproduction(settings, Silent()), load_preset(name)
     if isinstance(preset, catalogue.Ranking):
         for data in ranked_data(preset, settings):
             sweep, home = ranking_sweep(preset, data, settings)
@@ -132,8 +137,9 @@ class _Reproduction:
         studies = self.studies(preset.experiment, list(preset.paper))
         numbers = _statistics(studies.tested(), preset)
         return Reproduced(
-            name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies)
-        )
+            name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies),
+            at_paper_scale=self.settings.scale == "paper",
+        )  # fmt: skip
 
     def _sizes(self, name: str, preset: catalogue.Sizes) -> Reproduced:
         chosen = check_experiments(self.settings.experiments, preset.experiments)
@@ -261,10 +267,12 @@ class _Reproduction:
         return " or ".join(_FIRST_MODELS[init] for init in sorted({config.init for config in configs}))
 
 
-class _Silent:
+class Silent:
+    """Nobody is told, and nothing may be trained."""
+
     def say(self, text: str) -> None: ...
 
-    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Tally]], None]]:
+    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[Studies], None]]:
         raise AssertionError
 
     def run(self, title: str, rounds: int) -> AbstractContextManager[AfterRound]:

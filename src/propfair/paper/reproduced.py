@@ -27,6 +27,16 @@ class Number:
     def difference(self) -> float:
         return self.ours - self.paper
 
+    @property
+    def in_stds(self) -> float:
+        """The difference in units of the paper's own standard deviation over seeds; nan if it gives none."""
+        return self.difference / self.paper_std if self.paper_std > 0 else math.nan
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON values; None for nan."""
+        values = {**vars(self), "difference": self.difference, "in_stds": self.in_stds}
+        return {key: None if isinstance(one, float) and math.isnan(one) else one for key, one in values.items()}
+
 
 @dataclass(frozen=True)
 class Reproduced:
@@ -41,6 +51,7 @@ class Reproduced:
         runs: the folders of the runs behind the numbers; none for what is computed.
         part: what this table is about, for presets with several.
         chosen: by row, the values that were chosen, as they are written for people.
+        at_paper_scale: the numbers are of the paper's protocol, so that differences may be held against its spread.
     """
 
     name: str
@@ -51,6 +62,7 @@ class Reproduced:
     runs: list[Path] = field(default_factory=list)
     part: str = ""
     chosen: Mapping[str, str] = field(default_factory=dict)
+    at_paper_scale: bool = False
 
     @property
     def title(self) -> str:
@@ -63,13 +75,7 @@ class Reproduced:
             "name": self.name,
             "title": self.title,
             "notes": self.notes,
-            "numbers": [
-                {
-                    key: None if isinstance(value, float) and math.isnan(value) else value
-                    for key, value in {**vars(number), "difference": number.difference}.items()
-                }
-                for number in self.numbers
-            ],
+            "numbers": [number.as_dict() for number in self.numbers],
             "chosen": dict(self.chosen),
             "certificates": [one.as_dict() for one in self.certified],
             "runs": [str(path) for path in self.runs],

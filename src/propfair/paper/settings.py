@@ -11,7 +11,7 @@ from propfair.errors import ConfigError
 from propfair.paper.catalogue import Scale
 from propfair.runs.progress import AfterRound
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Tally
+from propfair.tuning.studies import Studies
 
 
 class Screen(Protocol):
@@ -20,7 +20,7 @@ class Screen(Protocol):
     def say(self, text: str) -> None:
         """A line for people."""
 
-    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[list[Tally]], None]]:
+    def table(self, sweep: Sweep) -> AbstractContextManager[Callable[[Studies], None]]:
         """Shows the table of a sweep while it runs."""
 
     def run(self, title: str, rounds: int) -> AbstractContextManager[AfterRound]:
@@ -41,6 +41,7 @@ class Settings:
         seeds: instead of the usual ones.
         overrides: settings by dotted keys that win over all others.
         minutes: no run is started after so many.
+        records: kept runs to make a table from, where a preset can; empty: the runs in `out`, trained if need be.
     """
 
     scale: Scale
@@ -53,6 +54,7 @@ class Settings:
     seeds: tuple[int, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     minutes: float = math.inf
+    records: tuple[Path, ...] = ()
 
 
 class NotCompleteError(ConfigError):

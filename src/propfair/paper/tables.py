@@ -15,32 +15,37 @@ from propfair.report.scatter import draw_scatter
 from propfair.report.tables import TextTable
 
 _PLAIN = ("chosen", "sizes")  # values rather than percentages
+_OURS = ("ranking", "natural")  # with no numbers of the paper
 
 
 def table_of(reproduced: Reproduced) -> TextTable:
     """Ours, the paper's and the difference in each cell; ours alone in a ranking."""
-    if reproduced.preset.kind == "ranking":
+    if reproduced.preset.kind in _OURS:
         return _ranking_table(reproduced)
     numbers = reproduced.numbers
     columns = list(dict.fromkeys(number.column for number in numbers))
     rows = list(dict.fromkeys(number.row for number in numbers))
-    cells = {(number.row, number.column): _cell(number, reproduced.preset.kind in _PLAIN) for number in numbers}
+    cells = {(number.row, number.column): " / ".join(_three(number, reproduced)) for number in numbers}
     return TextTable(
         reproduced.title,
         ["", *columns],
         [[row, *(cells.get((row, column), "-") for column in columns)] for row in rows],
-        ["Ours / the paper's / difference.", *_sentences(reproduced.notes)],
+        [f"Ours / the paper's / difference{_in_stds(reproduced)}.", *_sentences(reproduced.notes)],
     )
 
 
 def long_table(reproduced: Reproduced) -> TextTable:
     """A line for each number, narrow enough for a screen; for each contestant in a ranking."""
-    if reproduced.preset.kind == "ranking":
+    if reproduced.preset.kind in _OURS:
         return _ranking_table(reproduced)
-    plain = reproduced.preset.kind in _PLAIN
-    rows = [[number.row, number.column, *_three(number, plain)] for number in reproduced.numbers]
+    rows = [[number.row, number.column, *_three(number, reproduced)] for number in reproduced.numbers]
     columns = ["", "what", "ours", "paper", "difference"]
-    return TextTable(reproduced.title, columns, rows, _sentences(reproduced.notes))
+    told = [f"Differences are given{one}." for one in [_in_stds(reproduced)] if one]
+    return TextTable(reproduced.title, columns, rows, [*told, *_sentences(reproduced.notes)])
+
+
+def _in_stds(reproduced: Reproduced) -> str:
+    return ", also in units of the paper's standard deviation over seeds" if reproduced.at_paper_scale else ""
 
 
 def _ranking_table(reproduced: Reproduced) -> TextTable:
@@ -114,28 +119,26 @@ def _points(numbers: list[Number]) -> dict[str, dict[str, tuple[tuple[float, flo
     return panels
 
 
-def _cell(number: Number, plain: bool) -> str:
-    return " / ".join(_three(number, plain))
-
-
-def _three(number: Number, plain: bool) -> tuple[str, str, str]:
+def _three(number: Number, reproduced: Reproduced) -> tuple[str, str, str]:
     """Ours, the paper's, the difference."""
-    if plain:
+    if reproduced.preset.kind in _PLAIN:
         return f"{number.ours:g}", f"{number.paper:g}", f"{number.difference:+g}"
     ours, paper = (
         "-" if math.isnan(value) else f"{value:.2f}" if math.isnan(std) else f"{value:.2f} ± {std:.2f}"
         for value, std in ((number.ours, number.ours_std), (number.paper, number.paper_std))
     )
-    return ours, paper, "-" if math.isnan(number.difference) else f"{number.difference:+.2f}"
+    stds = f" ({number.in_stds:+.1f} std)" if reproduced.at_paper_scale and number.paper_std > 0 else ""
+    return ours, paper, "-" if math.isnan(number.difference) else f"{number.difference:+.2f}{stds}"
 
 
 def _csv(numbers: list[Number]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference", "low", "high"])
+    writer.writerow(["row", "column", "ours", "ours_std", "paper", "paper_std", "difference", "in_stds", "low", "high"])
     for number in numbers:
         values = (
-            number.ours, number.ours_std, number.paper, number.paper_std, number.difference, number.low, number.high,
+            number.ours, number.ours_std, number.paper, number.paper_std, number.difference, number.in_stds,
+            number.low, number.high,
         )  # fmt: skip
         writer.writerow([number.row, number.column, *("" if math.isnan(value) else repr(value) for value in values)])
     return text.getvalue()

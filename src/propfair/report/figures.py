@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_BARS = 3  # side by side; more groups are drawn as points
 MOST_INCHES = 100  # a PNG of 20,000 by 20,000 points
 _MOST_BAR_CLIENTS = 100
+_ENTRY_INCHES, _LETTER_INCHES = 0.5, 0.065  # of a legend's entry beside its label, and of a letter, about
 _NAMED_CLIENTS = 30  # that there is room for below them
 _MOST_DOUBLINGS = 3.0  # weights from an eighth to eight times the share have colours of their own
 _CURVES = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
@@ -321,4 +322,6 @@ def _name_clients(axes: "Axes", comparison: Comparison, order: npt.NDArray[np.in
 
 def _legend(figure: "Figure", axes: "Axes") -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
+    longest = max(map(len, labels), default=0)
+    fit = int(figure.get_figwidth() / (_ENTRY_INCHES + _LETTER_INCHES * longest))
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, max(1, fit)), fontsize=8)

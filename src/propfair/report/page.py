@@ -67,7 +67,7 @@ def _library() -> tuple[str, str]:
         script = resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
     except (ModuleNotFoundError, FileNotFoundError):
         raise MissingExtraError("the report", "report") from None
-    packed = gzip.compress(script, mtime=0)
+    packed = gzip.compress(script, 6, mtime=0)
     return base64.b64encode(packed).decode(), base64.b64encode(hashlib.sha256(script).digest()).decode()
 
 

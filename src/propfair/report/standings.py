@@ -21,7 +21,13 @@ def standing_document(comparison: Comparison, measure: Measure) -> dict[str, Any
         return "There is one run, and nothing to compare it with."
     if len(groups) > MOST_GROUPS:
         return f"{len(groups)} settings have too many pairs to be compared at once; make a report of fewer."
-    found = {name: _pairs(comparison, groups, name, measure) for name in COMPARED}
+    means = [{name: over.mean for name, over in group.statistics(measure).items()} for group in groups]
+    found = {
+        name: _pairs(
+            comparison, [g for g, own in zip(groups, means, strict=True) if math.isfinite(own[name])], name, measure
+        )
+        for name in COMPARED
+    }
     known = {name: pairs for name, pairs in found.items() if pairs is not None}
     return known or f"The runs have no {measure.label} that could be compared."
 
@@ -59,8 +65,7 @@ def number(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _pairs(comparison: Comparison, groups: Sequence[Group], name: str, measure: Measure) -> dict[str, Any] | None:
-    defined = [group for group in groups if math.isfinite(group.statistics(measure)[name].mean)]
+def _pairs(comparison: Comparison, defined: Sequence[Group], name: str, measure: Measure) -> dict[str, Any] | None:
     if len(defined) < 2:
         return None
     found = differences(defined, name, measure)

@@ -16,7 +16,7 @@ from propfair.fairness.differences import Differences
 from propfair.fairness.statistics import more_is_better
 from propfair.files import write_text
 from propfair.report.group_table import GroupTable
-from propfair.report.tables import latex_text, markdown_text
+from propfair.report.tables import csv_text, latex_text, markdown_text
 
 Spread = Literal["std", "interval", "none"]
 NAMES = {
@@ -131,11 +131,15 @@ def _difference_sheet(table: GroupTable, layout: Layout) -> Sheet:
     ]
     percent = 100 * table.level
     overs = {one for found in table.differences if found is not None for row in found.over for one in row if one}
+    overs -= {"nothing"}
     note = [
         f"Differences of the {table.measure.label}{' in percentage points' if table.is_percent else ''}, seed by seed "
         f"where seeds are shared.",
         f"In brackets, {percent:g} % intervals {_drawn(overs)}, of all pairs of a column at once." if overs else "",
         f"Bold: beyond chance (Holm, {100 - percent:.2g} %)." if overs else "Nothing is known of chance.",
+        "Holm's test is sharper than limits for all pairs at once: 0 may lie in the brackets of what it finds."
+        if any(found is not None and found.by_test_alone.any() for found in table.differences)
+        else "",
     ]
     headings = [_heading(table, name) for name in table.statistics]
     return Sheet(f"{layout.caption or table.title}: differences", " ".join(filter(None, note)), ["", *headings], rows)
@@ -182,7 +186,9 @@ def _entry(table: GroupTable, row: int, column: int, layout: Layout) -> Entry:
 
 
 def _drawn(overs: set[str]) -> str:
-    return f"over {' or '.join({'both': 'seeds and test examples'}.get(one, one) for one in sorted(overs))}"
+    """What intervals are drawn over, and what those over examples leave out."""
+    named = {"both": "seeds and test examples", "examples": "test examples (other seeds left out)"}
+    return f"over {' or '.join(named.get(one, one) for one in sorted(overs))}"
 
 
 def _note(table: GroupTable, layout: Layout) -> str:
@@ -197,7 +203,7 @@ def _note(table: GroupTable, layout: Layout) -> str:
         overs = {cell.over for cell in cells if cell.over}
         said.append(f"In brackets, {100 * table.level:g} % intervals {_drawn(overs)}." if overs else "")
         if any(math.isfinite(cell.mean) and not cell.over for cell in cells):
-            said.append(f"{'Without brackets' if overs else 'No brackets'}: data are too few for an interval.")
+            said.append(f"{'Without brackets' if overs else 'No brackets'}: there is no interval.")
     if seeds == [1]:
         said.append("One seed each: nothing is known of other seeds.")
     if any(cell.best for cell in cells):
@@ -277,7 +283,7 @@ def _csv(tables: Sequence[GroupTable], layout: Layout) -> str:
     for table in tables:
         for label, row in zip(table.labels, table.cells, strict=True):
             numbers = [[_written(getattr(cell, part)) for part in _PARTS] for cell in row]
-            start = [table.title, table.measure.key, label]
+            start = [csv_text(text) for text in (table.title, table.measure.key, label)]
             if wide:
                 writer.writerow([*start, *(value for cell in numbers for value in cell)])
             else:

@@ -15,8 +15,9 @@ from propfair.files import write_text
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
-    "↓": r"$\downarrow$", "\n": " ",
+    "↓": r"$\downarrow$", "\n": " ", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!([\d.]+(e[+-]?\d+)?( ± [\d.]+)?)?$)")  # numbers and a lone dash are none
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class TextTable:
     def to_csv(self) -> str:
         """The columns and rows alone."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        rows = [[csv_text(cell) for cell in row] for row in (self.columns, *self.rows)]
+        csv.writer(text, lineterminator="\n").writerows(rows)
         return text.getvalue()
 
     def write(self, stem: Path) -> list[Path]:
@@ -87,6 +89,15 @@ def markdown_text(cell: str) -> str:
     """
     escaped = re.sub(r"([\\|*`\[\]])|(?<!\w)_|_(?!\w)", r"\\\g<0>", cell)
     return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").split())
+
+
+def csv_text(cell: str) -> str:
+    """Text that a spreadsheet shows as it is: one that it would take for a formula gets an apostrophe before it.
+
+    >>> csv_text("=HYPERLINK(1)"), csv_text("-1+A1"), csv_text("-0.5 ± 0.1"), csv_text("-"), csv_text("FedAvg")
+    ("'=HYPERLINK(1)", "'-1+A1", '-0.5 ± 0.1', '-', 'FedAvg')
+    """
+    return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
 def latex_text(cell: str) -> str:

@@ -70,11 +70,14 @@ def _doubt(found: Differences, first: str, second: str, measure: Measure) -> str
     """Whether a difference may be chance, with its interval."""
     a, b = found.names.index(first), found.names.index(second)
     if not found.over[a][b]:
-        return " (which may be chance: one seed, or too few test examples)"
+        return " (which may be chance: nothing is known of that)"
     scale, digits = (100, 1) if measure.metric == "accuracy" else (1, 3)
     low, high = (fixed(scale * float(limit[a, b]), digits) for limit in (found.low, found.high))
     over = "test examples, other seeds left out" if found.over[a][b] == "examples" else f"{found.num_seeds[a, b]} seeds"
     beyond = "beyond chance" if found.ahead[a, b] else "which may be chance"
+    if found.by_test_alone[a, b]:
+        p = f"p = {found.p_values[a, b]:.2g}"
+        return f" (beyond chance by Holm's test, {p}; limits for all pairs at once: {low} to {high}, 95 % over {over})"
     return f" ({beyond}: the difference is {low} to {high}, 95 % over {over})"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, WriteError
 from propfair.files import write_text
 from propfair.report.document import incomplete, make_document
 from propfair.report.page import render
@@ -17,6 +17,8 @@ def write_report(places: Sequence[Path], path: Path, title: str | None = None) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, page)
+    except WriteError:
+        raise
     except OSError as error:
         raise ConfigError(f"can't write {path}: {error.strerror or error}. Choose another file with --out.") from None
     return [*problems, *incomplete(runs)], len(runs)

@@ -186,14 +186,20 @@ class FewProducts(FixedSize):
         self.sums = tuple(on_both)  # of pixels, of taps, to outputs; R products
 
     def compute(self, x: Tensor) -> Tensor:
-        """R matrix products; the result is laid out channels last."""
+        """R matrix products; the result is laid out channels last.
+
+        Between the first and the last sum, pixels come before examples: every factor of every product is then one
+        block of memory, in the backward pass too.
+        """
         of_pixels, of_taps, to_outputs = (m.to(x) for m in self.sums)
         batch, channels_in, height, width = x.shape
         channels_out = self.weight.shape[3]
-        pixels = x.permute(0, 2, 3, 1).reshape(batch, height * width, channels_in)
+        pixels = x.permute(2, 3, 0, 1).reshape(height * width, -1)
+        summed = (of_pixels @ pixels).view(-1, batch, channels_in)  # [R, B, in]
         taps = (of_taps @ self.weight.view(9, -1)).view(-1, channels_in, channels_out)  # [R, in, out]
-        products = torch.bmm(torch.matmul(of_pixels, pixels).transpose(0, 1), taps)  # [R, B, out]
-        outputs = torch.matmul(to_outputs, products.transpose(0, 1)).view(batch, height, width, channels_out)
+        products = torch.bmm(summed, taps)  # [R, B, out]
+        outputs = (to_outputs @ products.flatten(1)).view(height, width, batch, channels_out)
+        outputs = outputs.permute(2, 0, 1, 3).contiguous()
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs.permute(0, 3, 1, 2)

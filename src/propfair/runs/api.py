@@ -181,6 +181,7 @@ def resume(
         return launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
     settings = read_settings(Path(path))
     check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
+    check_device(settings.device)
     if not isinstance(clients, Federation):
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     few = clients.examples.targets(clients.train[0][:2])

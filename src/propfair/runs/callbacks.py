@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from propfair.errors import ConfigError
+from propfair.fairness.statistics import more_is_better
 from propfair.federation.federation import SPLITS
 from propfair.runs.measures import Measure
 from propfair.runs.progress import Progress
@@ -69,7 +70,7 @@ class EarlyStopping(Callback):
     Args:
         statistic: of the clients' values: "mean", "worst", "worst10", "weighted_mean" and so on.
         metric: of the clients: "accuracy", "loss", or any that is recorded; "": the leading one of the task.
-        split: where it is measured; "": validation if there is any, else test.
+        split: where it is measured; "": validation if there is any, else test, whose numbers are then optimistic.
         patience: evaluations without a better value before the end.
         min_delta: what counts as better.
         higher_is_better: the direction; None: as the name of the metric says.
@@ -96,6 +97,7 @@ class EarlyStopping(Callback):
         self._higher = higher_is_better
         self.best_round, self.best_value, self._waited = 0, math.nan, 0
         self._best: dict[str, Tensor] = {}
+        self._chosen_on_test = split == "test"
         self._what = " ".join(filter(None, (split, statistic, metric)))
 
     def before_round(self, training: Training) -> None:
@@ -117,7 +119,8 @@ class EarlyStopping(Callback):
         if self.statistic not in numbers:
             raise ConfigError(f"unknown statistic {self.statistic!r}; known: {', '.join(numbers)}")
         value = numbers[self.statistic]
-        sign = 1 if (measure or progress.leading(split)).higher_is_better else -1
+        higher = (measure or progress.leading(split)).higher_is_better
+        sign = 1 if more_is_better(self.statistic, higher_is_better=higher) else -1  # less spread is better
         if math.isnan(self.best_value) or sign * (value - self.best_value) > self.min_delta:
             self.best_round, self.best_value, self._waited = training.round, value, 0
             self._best = training.vectors() if self.restore_best else {}
@@ -125,11 +128,13 @@ class EarlyStopping(Callback):
         self._waited += 1
         if self._waited >= self.patience:
             self._what = f"{split} {self.statistic} {(measure or progress.leading(split)).metric}"
+            self._chosen_on_test = split == "test"
             training.stop(self._reason(training.round))
 
     def _reason(self, number: int) -> str:
         kept = ", whose model is kept" if self.restore_best else ""
-        return f"stopped early after round {number}: {self._what} was best in round {self.best_round}{kept}"
+        said = "; chosen on the test split, so its numbers are optimistic" if self._chosen_on_test else ""
+        return f"stopped early after round {number}: {self._what} was best in round {self.best_round}{kept}{said}"
 
     def final_vectors(self) -> dict[str, Tensor] | None:
         return self._best or None
@@ -151,7 +156,7 @@ class Stopping:
     Args:
         statistic: of the clients' values: "mean", "worst", "worst10", "weighted_mean" and so on.
         metric: of the clients: "accuracy", "loss", or any that is recorded; "": the leading one of the task.
-        split: where it is measured; "": validation if there is any, else test.
+        split: where it is measured; "": validation if there is any, else test, whose numbers are then optimistic.
         patience: evaluations without a better value before the end.
         min_delta: what counts as better.
         restore_best: hand out the best model rather than the last.

@@ -27,7 +27,7 @@ from propfair.runs.again import hits
 from propfair.runs.grouping import Group, check_same_clients, group_runs, matched_runs, setting_of
 from propfair.runs.measures import Measure
 from propfair.runs.run import Run
-from propfair.runs.standing import alone_among, gains, is_alone
+from propfair.runs.standing import alone_among, answers_to, gains, is_alone
 
 Weights = Literal["samples", "uniform"]
 
@@ -109,15 +109,18 @@ class Pair:
         total = answers = None
         if terms.utility.M is None:
             total = np.asarray(self.runs[0][0].clients.sizes[terms.utility.split], dtype=np.float64)[terms.present]
-            if terms.paired is not None:
-                answers = (self._answers(1, terms.paired), self._answers(0, terms.paired))
+            answers = self._answers()
         return certificate_evidence(self.u, self.u_star, terms.shares, alpha=terms.alpha, total=total, answers=answers)
 
-    def _answers(self, side: int, federation: Federation) -> NDArray[np.bool_]:
-        """[S, N], which examples of the clients that take part a side's models get right."""
-        right = np.stack([self.terms.hits(pair[side]) for pair in self.runs])
-        here = np.repeat(self.terms.present, federation.split(self.terms.utility.split).lengths.numpy())
-        return right[:, here]
+    def _answers(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """[S, N] of the other and of the reference: which examples of the clients that take part they get right."""
+        terms = self.terms
+        if terms.paired is not None:
+            other, star = (np.stack([terms.hits(pair[side]) for pair in self.runs]) for side in (1, 0))
+            here = np.repeat(terms.present, terms.paired.split(terms.utility.split).lengths.numpy())
+            return other[:, here], star[:, here]
+        kept = [answers_to([pair[side] for pair in self.runs], terms.utility.measure, terms.present) for side in (1, 0)]
+        return None if kept[0] is None or kept[1] is None else (kept[0], kept[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +178,11 @@ class Pairs:
         check_same_clients(runs)
         present = np.asarray(np.isfinite([utility.of(run) for run in runs]).all(axis=0))
         if not present.any():
-            raise DataError(f"no client has a {utility} under every run")
+            there = dict.fromkeys(measure.key for run in runs for measure in run.measures)
+            raise DataError(
+                f"no client has a {utility} under every run; there is: {', '.join(there)}. The utility M - loss needs "
+                "no accuracy: choose an M (--M) above the losses."
+            )
         shares = runs[0].shares[present] if weights == "samples" else np.ones(int(present.sum()))
         terms = Terms(utility, present, shares / shares.sum(), alpha, level, tolerance, over, paired)
         return cls(tuple(groups), terms)
@@ -325,8 +332,8 @@ def certify(
         tolerance: an average change up to this counts as none; 0.01 is 1 %.
         over: what intervals are drawn over: "seeds", "examples" or "both"; by default seeds where there are several,
             else examples.
-        paired: the clients' data, to run the models on the same test examples again. Intervals over examples then take
-            into account that models are right and wrong together, and are narrower.
+        paired: the clients' data, to run the models on the same test examples again, for runs that kept no answers. How
+            much models are right and wrong together decides how wide intervals over examples are.
     """
     check_same_clients([*runs, *others])
     groups = group_runs([*runs, *others])

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from propfair.errors import DataError
-from propfair.files import check_readable, replacing, write_text
+from propfair.files import check_memory, read_text, replacing, write_text
 from propfair.runs import parts
 from propfair.runs.journal import (
     DamagedError,
@@ -36,7 +36,8 @@ from propfair.runs.journal import (
     round_tables,
     salvage,
 )
-from propfair.runs.records import WHOLE_ROUND, Names, Records
+from propfair.runs.logged import LoggedFile
+from propfair.runs.records import ROW, WHOLE_ROUND, Names, Records
 from propfair.runs.seal import check_digest, digest_file, is_sealed, sealed
 from propfair.runs.tensors import load_tensors, save_tensors
 
@@ -81,7 +82,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: where they are; the first one makes it.
+        folder: where they are; the first one makes it. The log of the run, metrics.csv, lies beside it.
 
     Attributes:
         lost: the rounds whose records were damaged and left out, in words; empty: none.
@@ -91,6 +92,7 @@ class Checkpoints:
         self.folder = folder
         self.lost = ""
         self._journal: Journal | None = None
+        self._log = LoggedFile(folder.parent / "metrics.csv")
 
     def save(self, checkpoint: Checkpoint, records: Records) -> None:
         """Write the rows since the last checkpoint, then the checkpoint; older checkpoints are pruned."""
@@ -107,6 +109,7 @@ class Checkpoints:
             "on_device": [name for name, tensor in checkpoint.tensors.items() if tensor.device.type != "cpu"],
             "state": digest_file(state),
             "journal": mark.as_dict(),
+            "logged": self._log.mark(),
             "lost": self.lost,
         }
         path = self._path(checkpoint.round)
@@ -136,6 +139,7 @@ class Checkpoints:
                 warnings.append(f"checkpoint {path} is not used: {error}; going back to the one before it")
                 continue
             warnings += self._go_on_with_journal(path, content, checkpoint.round, in_place=path == newest[0])
+            warnings += self._log.go_on(content.get("logged") or {}, checkpoint.round)
             return Found(checkpoint, warnings)
         if warnings:
             warnings.append(f"no checkpoint in {self.folder} can be used: starting from the beginning")
@@ -150,6 +154,7 @@ class Checkpoints:
         if parts.is_old(content):
             return Tables(*parts.old_tables(self.folder, content))
         mark = _mark(path, content)
+        check_memory(self.folder / mark.file, mark.rows * ROW.itemsize)
         return Tables(*(pa.concat_tables(make(run, mark.names, self._rows(mark))) for make in _MAKERS))
 
     def write_tables(self, run: str, clients: Path, rounds: Path) -> None:
@@ -271,8 +276,12 @@ class Checkpoints:
 
     def _new_journal(self, number: int, names: Names | None = None) -> Journal:
         """One under a name that no other has."""
-        choices = (self.folder / f"journal-{number:08d}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-        return Journal(next(path for path in choices if not path.exists()), names=names)
+        path = self.folder / f"journal-{number:08d}"
+        for again in itertools.count(2):
+            if not path.exists():
+                break
+            path = path.with_name(f"journal-{number:08d}-{again}")
+        return Journal(path, names=names)
 
     def _prune(self, written: Path) -> None:
         """Delete all but the newest checkpoints and the one just written, and journals that none of them needs."""
@@ -293,9 +302,10 @@ class Checkpoints:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The content of a checkpoint file; a `DataError` if it is damaged or can't be read."""
-    check_readable(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except OSError as error:

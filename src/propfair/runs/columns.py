@@ -12,6 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from propfair.files import check_memory
+
+_ROW_BYTES = 40  # of a row of records in memory
+
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
     """A column of numbers as numpy has it."""
@@ -25,6 +29,15 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
         if len(chunk)
     ]
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, kind), *parts])
+
+
+def is_text(column: pa.ChunkedArray, text: str) -> npt.NDArray[np.bool_]:
+    """Where a column of texts, each of which is kept once, has this one."""
+    found = [np.empty(0, bool)]
+    for chunk in column.chunks:
+        codes = [code for code, known in enumerate(chunk.dictionary.to_pylist()) if known == text]
+        found.append(np.isin(numbers(chunk.indices), codes))
+    return np.concatenate(found)
 
 
 def of_numbers(values: npt.ArrayLike, kind: pa.DataType) -> pa.Array:
@@ -51,6 +64,14 @@ def repeated(texts: Sequence[str], times: Sequence[int] | int = 1) -> pa.Diction
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The table of a Parquet file with these columns; that of another version as far as it can be cast."""
     with pq.ParquetFile(path) as file:
+        check_unpacked(path, file.metadata)
         if file.schema_arrow.equals(schema):
             return file.read()
     return pq.read_table(path, schema=schema)
+
+
+def check_unpacked(path: Path, about: pq.FileMetaData) -> None:
+    """A `DataError` if a Parquet file is larger than memory once it is read, by what it says of itself."""
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    rows = sum(group.num_rows for group in groups)  # which are counted apart: a page of equal values has no size
+    check_memory(path, max(about.num_rows, rows) * _ROW_BYTES + sum(group.total_byte_size for group in groups))

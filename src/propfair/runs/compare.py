@@ -5,10 +5,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from propfair.engines.session import Engine
 from propfair.errors import ConfigError
+from propfair.federation.federation import Federation
 from propfair.runs.building import build_federation
 from propfair.runs.config import Part, RunConfig, make_config
 from propfair.runs.contestant import Contestant
@@ -16,9 +19,10 @@ from propfair.runs.disagreement import disagreement_points
 from propfair.runs.grouping import Group
 from propfair.runs.launch import ensure_run, run
 from propfair.runs.names import RUNS, short_hash, slug
-from propfair.runs.progress import AfterRound
+from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
 from propfair.runs.standing import ALONE, is_alone
+from propfair.runs.together import can_run_together, run_together
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 
@@ -99,36 +103,71 @@ class Contest:
         """
         federation = build_federation(self.configs[0])
 
-        def train_one(position: int, changed: Mapping[str, Any]) -> Compared:
-            contestant, config = self.contestants[position], self.configs[position].changed(**changed)
-            runs = []
-            for seed in seeds:
-                one = config.changed(seed=seed)
-                title = contestant.label if len(seeds) == 1 else f"{contestant.label}, seed {seed}"
-                folder = self.folder / slug(f"{one.parts.algorithm.name}-seed{seed}-{short_hash(one.to_toml())}")
-                with show_run(title, one.schedule.rounds) as after_round:
-                    if force:
-                        result = run(
-                            one, folder, name=title, force=True, federation=federation, after_round=after_round
-                        )
-                        if result.state == "interrupted":
-                            raise KeyboardInterrupt
-                        runs.append(result.run)
-                    else:
-                        runs.append(
-                            ensure_run(one, folder, name=title, federation=lambda: federation, after_round=after_round)
-                        )
-            return Compared(contestant, tuple(runs))
-
         later = [position for position, one in enumerate(self.contestants) if _bargains(one)]
-        done = {p: train_one(p, {}) for p in range(len(self.contestants)) if p not in later}
+        known = [position for position in range(len(self.contestants)) if position not in later]
+        done = self._train({position: {} for position in known}, seeds, federation, force, show_run)
         if later:
             alone = next(one.runs[0] for one in done.values() if is_alone(one.runs[0]))
             points = disagreement_points(alone)
-            for p in later:
-                section = self.configs[p].algorithm
-                done[p] = train_one(p, {"algorithm": Part(**{**section.model_dump(), "M": points})})
-        return [done[p] for p in range(len(self.contestants))]
+            changes = {p: {"algorithm": Part(**{**self.configs[p].algorithm.model_dump(), "M": points})} for p in later}
+            done |= self._train(changes, seeds, federation, force, show_run)
+        return [done[position] for position in range(len(self.contestants))]
+
+    def _train(
+        self, changes: Mapping[int, Mapping[str, Any]], seeds: Sequence[int], federation: Federation, force: bool,
+        show_run: ShowRun,
+    ) -> dict[int, Compared]:  # fmt: skip
+        """Some contestants, by position, with changes to their configs: all at once where that is faster."""
+
+        def train_one(config: RunConfig, title: str, after_round: AfterRound, engine: Engine | None = None) -> Run:
+            name = slug(f"{config.parts.algorithm.name}-seed{config.seed}-{short_hash(config.to_toml())}")
+            folder = self.folder / name
+            if not force:
+                return ensure_run(
+                    config, folder, name=title, federation=lambda: federation, engine=engine, after_round=after_round
+                )
+            result = run(
+                config, folder, name=title, force=True, federation=federation, engine=engine, after_round=after_round
+            )
+            if result.state == "interrupted":
+                raise KeyboardInterrupt
+            return result.run
+
+        tasks = []
+        for position, changed in changes.items():
+            for seed in seeds:
+                label = self.contestants[position].label
+                title = label if len(seeds) == 1 else f"{label}, seed {seed}"
+                tasks.append((self.configs[position].changed(**changed, seed=seed), title))
+        if all(can_run_together(config, federation) for config, _ in tasks):
+            rounds = max(config.schedule.rounds for config, _ in tasks)
+            title = f"{len(tasks)} runs at once" if len(tasks) > 1 else tasks[0][1]
+            with show_run(title, rounds) as after_round:
+                told = _of_the_first(after_round)
+                runs = run_together(tasks[0][0], [partial(train_one, *task, told) for task in tasks])
+        else:
+            runs = []
+            for config, title in tasks:
+                with show_run(title, config.schedule.rounds) as after_round:
+                    runs.append(train_one(config, title, after_round))
+        of_one = len(seeds)
+        return {
+            position: Compared(self.contestants[position], tuple(runs[k * of_one : (k + 1) * of_one]))
+            for k, position in enumerate(changes)
+        }
+
+
+def _of_the_first(after_round: AfterRound) -> AfterRound:
+    """Tells of every round once, though several runs get there."""
+    reached = 0
+
+    def told(now: Progress) -> None:
+        nonlocal reached
+        if now.round > reached:
+            reached = now.round
+            after_round(now)
+
+    return told
 
 
 def _bargains(contestant: Contestant) -> bool:

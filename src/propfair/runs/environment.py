@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,8 @@ import propfair
 from propfair.core.client import Workload
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "faker", "ray", "flwr")
+
+_GIT_SECONDS = 30  # of many short runs the next ones have the commit of the first
 
 
 def describe_environment(work: Workload, engine: str) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def describe_place(*, seed: int, engine: str, algorithm: str, task: str, metrics
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
-        "git_commit": _git_commit(),
+        "git_commit": _git_commit(Path.cwd(), int(time.monotonic() / _GIT_SECONDS)),
         "seed": seed,
         "engine": engine,
         "algorithm": algorithm,
@@ -71,10 +74,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_commit() -> str | None:
-    """Of the folder the command runs in: the user's experiment, not an installed package."""
+@functools.lru_cache(maxsize=1)
+def _git_commit(folder: Path, _: int) -> str | None:
+    """Of the folder the command runs in: the user's experiment, not an installed package. Asked now and then."""
     try:
-        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        said = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False, cwd=folder
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return said.stdout.strip() or None

@@ -30,10 +30,11 @@ import pyarrow as pa
 from torch import Tensor
 
 from propfair.errors import ConfigError, DataError
-from propfair.files import check_readable, give_usual_mode, write_text
+from propfair.files import check_readable, give_usual_mode, read_text, write_text
 from propfair.runs import seal
 from propfair.runs.checkpoints import Checkpoint, Checkpoints, Found, Tables
 from propfair.runs.columns import read_table
+from propfair.runs.holder import holder_of
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, Records
 from propfair.runs.run import RunState, lost_records
 from propfair.runs.tensors import load_tensors, save_tensors
@@ -43,7 +44,6 @@ if sys.platform != "win32":
 
 _UNSEALED = 1  # the format of version 0.1.0
 FORMAT = 2  # a folder of yet another format is refused
-_MAX_TEXT_BYTES = 1 << 30  # of clients.json and the like
 _FIXED = ("config.toml", "clients.json", "start.safetensors")  # written once
 _FINAL = (*_FIXED, "environment.json", "records.parquet", "rounds.parquet", "metrics.csv", "model.safetensors")
 
@@ -90,8 +90,8 @@ class RunFolder:
             draft._write_json("clients.json", clients or {})
             if start is not None:
                 save_tensors(draft.path / "start.safetensors", start)
-            draft._write_json("status.json", {"format": FORMAT, "name": name, "files": draft._digests(_FIXED)})
-            draft.save_status("running", 0)
+            about = {"format": FORMAT, "name": name, "files": draft._digests(_FIXED)}
+            draft._write_json("status.json", {**about, **draft._now("running", 0)})
             if old:
                 with cls(path).in_use():
                     aside = _hidden_sibling(path)
@@ -132,7 +132,7 @@ class RunFolder:
                 except BlockingIOError:
                     replaced = True
                 if replaced:
-                    raise InUseError(f"{self.path} is in use: another process is running it")
+                    raise InUseError(f"{self.path} is in use: {holder_of(path)} is running it")
             yield
 
     # What stands in it.
@@ -191,15 +191,16 @@ class RunFolder:
 
     def save_status(self, state: RunState, rounds: int, reason: str = "", seconds: float = 0.0) -> None:
         """Say how far the run is, and seal what will not change from here on."""
-        now = {"state": state, "rounds": rounds, "reason": reason, "seconds": round(seconds, 3)}
-        if self._checkpoints.lost:
-            now["lost"] = self._checkpoints.lost
-        status = {**self.status, **now}
+        status = {**self.status, **self._now(state, rounds, reason, seconds)}
         if "files" in status:
             fixed = {name: checksum for name, checksum in status["files"].items() if name in _FIXED}
             final = {"running": (), "interrupted": ("model.safetensors",)}.get(state, _FINAL)
             status["files"] = {**self._digests(name for name in final if name not in fixed), **fixed}
         self._write_json("status.json", status)
+
+    def _now(self, state: RunState, rounds: int, reason: str = "", seconds: float = 0.0) -> dict[str, Any]:
+        lost = {"lost": self._checkpoints.lost} if self._checkpoints.lost else {}
+        return {"state": state, "rounds": rounds, "reason": reason, "seconds": round(seconds, 3), **lost}
 
     def save_model(self, state: Mapping[str, Tensor]) -> None:
         save_tensors(self.path / "model.safetensors", state)
@@ -263,9 +264,7 @@ class RunFolder:
     def _verify(self, name: str, way_out: str = "") -> None:
         """A `DataError` unless a file is the one that was sealed."""
         status = self.status
-        checksum = status.get("files", {}).get(name)
-        if isinstance(checksum, list):  # it was about to be replaced
-            checksum = next((one for one in checksum if one == seal.digest_file(self.path / name)), checksum[0])
+        checksum = status.get("files", {}).get(name)  # several if it was about to be replaced
         if checksum is not None:
             seal.check_digest(self.path / name, checksum, way_out)
         elif status.get("format") != _UNSEALED:
@@ -280,22 +279,19 @@ class RunFolder:
             raise DataError(f"{path} can't be read: {error}") from None
 
     def _read(self, name: str) -> str:
-        path = self.path / name
-        check_readable(path)
         try:
-            if path.stat().st_size > _MAX_TEXT_BYTES:
-                raise DataError(f"{path} is refused: it has more than {_MAX_TEXT_BYTES >> 30} GB")
-            return path.read_text(encoding="utf-8")
+            return read_text(self.path / name)
         except DataError:
             raise
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{self.path} is not a run folder: it has no {name}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / name} can't be read: {error}") from None
 
     def _read_json(self, name: str) -> dict[str, Any]:
+        text = self._read(name)
         try:
-            content = json.loads(self._read(name))
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{self.path / name} is not valid JSON: {error}") from None
         if not isinstance(content, dict):

@@ -11,19 +11,20 @@ import numpy as np
 
 from propfair.core.client import LocalTraining
 from propfair.core.rounds import Rounds
-from propfair.errors import DataError
+from propfair.errors import DataError, printable
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import MeanStd, summarize_seeds
 from propfair.registry import fields_of
 from propfair.runs.measures import ACCURACY, Measure, ordered
-from propfair.runs.names import present_name
+from propfair.runs.names import algorithm_label, present_name
 from propfair.runs.run import Clients, Run
 from propfair.runs.schedule import Schedule
 from propfair.runs.toml import flat
 
 # No part of what was done. A start counts by what it is, not by its path.
-_IGNORED = ("seed", "device", "engine", "log", "start", "data.folder", "schedule.checkpoint_every")
+_IGNORED = ("seed", "device", "engine", "lean", "log", "start", "data.folder", "schedule.checkpoint_every")
 _TOLD = ("test", "validation", "train")  # which split says most
+_MARKS = {"server.optimizer": "{}", "local.lr": "lr {}"}  # said in every label where groups differ in them
 _SECTIONS = {"local": LocalTraining(), "server": Rounds(), "schedule": Schedule()}
 
 
@@ -87,7 +88,7 @@ class Comparison:
     @property
     def title(self) -> str:
         """For people: data set and number of clients."""
-        return f"{self.data}, {len(self.clients.names)} clients"
+        return f"{printable(self.data)}, {len(self.clients.names)} clients"
 
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
@@ -113,7 +114,8 @@ def by_clients(runs: Iterable[Run]) -> list[Comparison]:
 def group_runs(runs: Iterable[Run]) -> list[Group]:
     """One group for all runs of the same setting, in the order of first appearance; labels are all different.
 
-    Where learning rates differ, every label says its own: such algorithms may differ for no other reason.
+    Where learning rates or the server's optimisers differ, every label says its own: such algorithms may differ for no
+    other reason.
     """
     members: dict[tuple[str, int], dict[int, Run]] = {}
     for run in runs:
@@ -125,9 +127,9 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     groups = []
     for by_seed in members.values():
         own = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(Group(own[0].label, own, _texts(_kept(own[0].config))))
-    if len({group.settings.get("local.lr") for group in groups}) > 1:
-        groups = [dataclasses.replace(group, label=_with_rate(group)) for group in groups]
+        groups.append(Group(_label_of(own), own, _texts(_kept(own[0].settings))))
+    marks = [key for key in _MARKS if len({group.settings.get(key) for group in groups}) > 1]
+    groups = [dataclasses.replace(group, label=_marked(group, marks)) for group in groups]
     labels = _distinct_labels(groups)
     return [dataclasses.replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
 
@@ -136,14 +138,14 @@ def setting_of(run: Run) -> str:
     """The same text for runs of the same setting.
 
     A start counts by what it is: its label, which names the algorithm and its options, and its rounds. Runs of older
-    versions, whose configs lack options that came later, count as having had the defaults. A run from Python is known
-    by its label and algorithm.
+    versions, whose configs lack options that came later, count as having had the defaults. A run from Python counts by
+    its settings and network, too; where the network is not known (older versions, deployments), label and algorithm do.
     """
     start = run.environment.start
     came_from = None if start is None else [start.label, start.rounds]
-    if not run.config:
+    if "model" not in run.settings:
         return json.dumps([run.label, run.environment.algorithm, came_from])
-    kept = dict(_kept(run.config))
+    kept = dict(_kept(run.settings))
     kept["algorithm"] = {**kept.get("algorithm", {}), "name": present_name(kept.get("algorithm", {}))}
     for section, usual in _SECTIONS.items():
         defaults = json.loads(json.dumps(fields_of(usual), default=str))
@@ -170,6 +172,13 @@ def matched_runs(reference: Group, other: Group) -> list[tuple[Run, Run]]:
     return found
 
 
+def _label_of(runs: Sequence[Run]) -> str:
+    """The label of runs of one setting; of runs from Python that were called differently, the algorithm."""
+    if len({run.label for run in runs}) == 1:
+        return runs[0].label
+    return printable(algorithm_label(runs[0].settings["algorithm"]))
+
+
 def _kept(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The nested settings without what decides no result, and without what is not set."""
     return {
@@ -190,9 +199,10 @@ def _differing(groups: Sequence[Group]) -> list[str]:
     return [key for key in keys if len({group.settings.get(key) for group in groups}) > 1]
 
 
-def _with_rate(group: Group) -> str:
-    rate = group.settings.get("local.lr")
-    return group.label if rate is None else f"{group.label} [lr {rate}]"
+def _marked(group: Group, keys: Sequence[str]) -> str:
+    usual = {None, Rounds().optimizer}
+    said = [_MARKS[key].format(group.settings[key]) for key in keys if group.settings.get(key) not in usual]
+    return f"{group.label} [{', '.join(said)}]" if said else group.label
 
 
 def _distinct_labels(groups: Sequence[Group]) -> list[str]:
@@ -219,7 +229,7 @@ def _told_apart(labels: Sequence[str], extras: Sequence[str]) -> list[str]:
     for label, extra in zip(labels, extras, strict=True):
         said.setdefault(label, set()).add(extra)
     return [
-        f"{label} ({extra})" if extra and len(said[label]) > 1 else label
+        f"{label} ({printable(extra)})" if extra and len(said[label]) > 1 else label
         for label, extra in zip(labels, extras, strict=True)
     ]
 

@@ -6,7 +6,6 @@ behind that belongs to a checkpoint that was never finished, and is cut off when
 """
 
 import hashlib
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from propfair.errors import WriteError
-from propfair.files import check_readable, check_replaceable
+from propfair.files import check_memory, check_readable, check_replaceable, wait_for_disk
 from propfair.runs.columns import of_numbers, of_texts
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, ROW, WHOLE_ROUND, Names
 
@@ -102,7 +101,7 @@ class Journal:
                 file.write(rows.tobytes())
                 file.write(end.tobytes())
                 file.flush()
-                os.fsync(file.fileno())
+                wait_for_disk(file.fileno())
         except OSError as error:
             raise WriteError(self.path, error.strerror or str(error), error.errno) from error
         self._rows += len(rows) + 1
@@ -137,7 +136,10 @@ def salvage(folder: Path, mark: Mark) -> Rows:
     path = folder / mark.file
     try:
         check_readable(path)
-        content = path.read_bytes()[: mark.rows * ROW.itemsize]
+        length = min(path.stat().st_size, mark.rows * ROW.itemsize)
+        check_memory(path, length)
+        with path.open("rb") as file:
+            content = file.read(length)
     except FileNotFoundError:
         content = b""
     rows = np.frombuffer(content[: len(content) // ROW.itemsize * ROW.itemsize], ROW)

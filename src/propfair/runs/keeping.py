@@ -7,7 +7,6 @@ checkpoints and the paths of the machine stay behind.
 import base64
 import hashlib
 import json
-import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from propfair.errors import ConfigError, DataError
 from propfair.files import check_readable, replacing
 from propfair.runs import seal
+from propfair.runs.columns import check_unpacked
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, WHOLE_ROUND
 from propfair.runs.run import Clients, Environment, Run, Status
-from propfair.runs.toml import write_toml
+from propfair.runs.toml import check_saved, write_toml
 
 FORMAT = 1
 _KEY = b"propfair"
@@ -76,20 +75,27 @@ def read_kept(path: Path) -> list[Run]:
     """The runs of a file that `keep_runs` wrote."""
     check_readable(path)
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            check_unpacked(path, file.metadata)
+            table = file.read()
         text = (table.schema.metadata or {}).get(_KEY, b"")
         described = json.loads(_unpacked(base64.b64decode(text)) or b"null")
+    except DataError:
+        raise
     except (OSError, pa.ArrowException, ValueError, RecursionError, zlib.error) as error:
         raise DataError(f"{path} can't be read: {error}") from None
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise DataError(f"{path} holds no runs of format {FORMAT}: such files are written by propfair keep")
     table = table.replace_schema_metadata(None)
-    if not seal.is_sealed(described) or table.schema != _SCHEMA or _digest(table) != described.get("rows"):
+    whole = table.schema == _SCHEMA and not any(column.null_count for column in table.columns)
+    if not whole or not seal.is_sealed(described) or _digest(table) != described.get("rows"):
         raise DataError(f"{path} is damaged or was edited: its checksum is wrong")
     try:
         clients = [Clients.model_validate(one) for one in described["clients"]]
+        for one in described["runs"]:
+            check_saved(one["config"], "the config of a run")
         return [_run(table, number, clients, of) for number, of in enumerate(described["runs"])]
-    except (ValidationError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise DataError(f"{path} does not describe its runs as propfair keep does: {error}") from None
 
 
@@ -120,19 +126,23 @@ def _rows(number: int, run: Run, rounds: bool) -> pa.Table:
 def _described(run: Run) -> dict[str, Any]:
     config = {key: value for key, value in run.config.items() if key != "log"}
     config["data"] = {key: value for key, value in config.get("data", {}).items() if key != "folder"}
-    environment = run.environment.model_dump(mode="json")
-    environment["command"] = [_without_folder(word) for word in run.environment.command]
     return {
-        "config": write_toml(config) if run.config else "",
+        "config": write_toml(_without_folders(config)) if run.config else "",
         "status": run.status.model_dump(mode="json"),
-        "environment": environment,
+        "environment": _without_folders(run.environment.model_dump(mode="json")),
     }
 
 
-def _without_folder(word: str) -> str:
-    """A word of a command line; of an absolute path, also behind a key=, the last part."""
-    key, sign, value = word.rpartition("=")
-    return f"{key}{sign}{Path(value).name}" if Path(value).is_absolute() else word
+def _without_folders(said: Any) -> Any:
+    """Nested values; of an absolute path, also behind a key= of a command line, the last part."""
+    if isinstance(said, Mapping):
+        return {key: _without_folders(value) for key, value in said.items()}
+    if isinstance(said, list | tuple):
+        return [_without_folders(value) for value in said]
+    if not isinstance(said, str):
+        return said
+    key, sign, value = said.rpartition("=")
+    return f"{key}{sign}{Path(value).name}" if Path(value).is_absolute() else said
 
 
 def _run(table: pa.Table, number: int, clients: Sequence[Clients], described: Mapping[str, Any]) -> Run:
@@ -142,7 +152,6 @@ def _run(table: pa.Table, number: int, clients: Sequence[Clients], described: Ma
     status = Status.model_validate(described["status"])
     names = pa.array([status.name] * len(own), pa.string()).dictionary_encode()
     named = own.set_column(0, "run", names)
-    tomllib.loads(described["config"])
     return Run(
         None, described["config"], status, Environment.model_validate(described["environment"]),
         clients[described["clients"]],

@@ -12,9 +12,11 @@ from torch import nn
 
 import propfair
 from propfair.algorithms.base import ALGORITHMS
+from propfair.core.checks import settled
 from propfair.engines.auto import Auto
 from propfair.engines.inprocess import torch_threads
 from propfair.engines.session import Engine
+from propfair.engines.together import NOTE as TOGETHER
 from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.federation.federation import SPLITS, Federation
 from propfair.runs.building import Beginning, begin_from, build_federation, build_model, build_workload
@@ -28,6 +30,7 @@ from propfair.runs.python import PythonSettings, read_settings
 from propfair.runs.reading import describe, read_run
 from propfair.runs.result import Result
 from propfair.runs.run import Clients, Environment, Run, Start, Status
+from propfair.runs.together import run_together
 from propfair.runs.toml import flat, parse_toml
 from propfair.runs.training import Recipe, Trained, fit
 from propfair.runs.trust import remember, wishes
@@ -40,14 +43,20 @@ def run(
     name: str | None = None,
     force: bool = False,
     federation: Federation | None = None,
+    engine: Engine | None = None,
     after_round: AfterRound = lambda _: None,
 ) -> Result:
-    """Run a config. With `out`, everything is recorded there; the folder is made only once nothing can be wrong."""
+    """Run a config. With `out`, everything is recorded there; the folder is made only once nothing can be wrong.
+
+    `engine` takes the place of the one of the config, and must give the same results.
+    """
     check_device(config.device)
     federation = federation or build_federation(config)
     module = build_model(config, federation)
     beginning = None if config.start is None else begin_from(config.start, module, federation)
     recipe = _recipe(config, federation, name or (out.name if out else str(config.parts.algorithm)))
+    if engine is not None:
+        recipe = dataclasses.replace(recipe, engine=engine)
     return execute(
         module, recipe, out, force=force, config_text=config.to_toml(), beginning=beginning,
         loggers=config.parts.loggers, after_round=after_round,
@@ -66,26 +75,29 @@ def execute(
     after_round: AfterRound = lambda _: None,
 ) -> Result:
     """Train and, with `out`, write the run folder."""
+    recipe.server.cohort_size(recipe.work.federation.num_clients)
+    check_workload(module, recipe.work)
+    recipe = dataclasses.replace(recipe, work=settled(module, recipe.work))
     work = recipe.work
-    recipe.server.cohort_size(work.federation.num_clients)
-    check_workload(module, work)
     if out is None:
         trained = fit(module, recipe, after_round=after_round)
         module.load_state_dict(trained.model)
         start = None if beginning is None else beginning.start
-        return Result(_in_memory(recipe, trained, config_text, start), module, trained.personal)
-    sinks = open_sinks(loggers, About(recipe.name, out, flat(tomllib.loads(config_text))))
+        settings = {} if config_text else PythonSettings.of(recipe, module).written()
+        return Result(_in_memory(recipe, trained, config_text, start, settings), module, trained.personal)
+    config = tomllib.loads(config_text)
+    sinks = open_sinks(loggers, About(recipe.name, out, flat(config)))
     environment = describe_environment(work, recipe.engine.name)
     first = None if beginning is None else beginning.model
     if not config_text:  # a run from Python: what a resume can't know otherwise
-        environment["settings"] = PythonSettings.of(recipe).model_dump(mode="json")
+        environment["settings"] = PythonSettings.of(recipe, module).written()
         first = module.state_dict()
     folder = RunFolder.create(
         out, name=recipe.name, config=config_text, force=force, clients=describe_clients(work.federation).model_dump(),
         environment=environment if beginning is None else {**environment, "start": beginning.start.model_dump()},
         start=first,
     )  # fmt: skip
-    remember(out, wishes(tomllib.loads(config_text) if config_text else environment["settings"]))
+    remember(out, wishes(config if config_text else environment["settings"]))
     return _train(module, recipe, folder, sinks, after_round)
 
 
@@ -95,6 +107,7 @@ def resume(
     rounds: int | None = None,
     data_folder: Path | None = None,
     federation: Federation | None = None,
+    engine: Engine | None = None,
     trust: bool = False,
     after_round: AfterRound = lambda _: None,
 ) -> Result:
@@ -105,6 +118,7 @@ def resume(
         rounds: how many rounds in all, also of a finished run; None: as many as were asked for.
         data_folder: where the data are now, if they have moved.
         federation: the clients, if they are loaded already.
+        engine: instead of that of the config; it must give the same results.
         trust: agree to what the folder asks to be imported or connected; see `propfair.runs.trust`.
         after_round: told after each round.
     """
@@ -122,9 +136,15 @@ def resume(
     federation = federation or build_federation(config)
     module = build_model(config, federation)
     sinks = open_sinks(config.parts.loggers, About(status.name, path, flat(tomllib.loads(config.to_toml()))))
-    return go_on(
-        path, module, _recipe(config, federation, status.name), config_text=text, sinks=sinks, after_round=after_round
-    )
+    recipe = _recipe(config, federation, status.name)
+
+    def train_on(engine: Engine | None) -> Result:
+        own = recipe if engine is None else dataclasses.replace(recipe, engine=engine)
+        return go_on(path, module, own, config_text=text, sinks=sinks, after_round=after_round)
+
+    if engine is None and TOGETHER in folder.environment.get("notes", ()):
+        return run_together(config, [train_on])[0]  # as it began, though alone now
+    return train_on(engine)
 
 
 def go_on(
@@ -152,9 +172,9 @@ def go_on(
             raise ConfigError(f"{path} ended by itself and takes no more rounds: {status.reason}.")
     settings: dict[str, Any] = {}
     if not config_text:
-        now = PythonSettings.of(recipe)
+        now = PythonSettings.of(recipe, module)
         read_settings(path).check(now, path)
-        settings = {"settings": now.model_dump(mode="json")}
+        settings = {"settings": now.written()}
     with folder.in_use():
         if status.state == "finished":
             folder.reopen()
@@ -167,7 +187,8 @@ def go_on(
     if start is not None:
         module.load_state_dict(start)
     check_workload(module, recipe.work)
-    recipe = dataclasses.replace(recipe, engine=_same_engine(recipe.engine, environment))
+    work, engine = settled(module, recipe.work), _same_engine(recipe.engine, environment)
+    recipe = dataclasses.replace(recipe, work=work, engine=engine)
     sinks = sinks or open_sinks((), About(recipe.name, path, {}))
     with torch_threads(environment.threads):  # the last bits depend on it
         return _train(module, recipe, folder, sinks, after_round)
@@ -209,9 +230,12 @@ def ensure_run(
     *,
     name: str,
     federation: Callable[[], Federation],
+    engine: Engine | None = None,
     after_round: AfterRound = lambda _: None,
 ) -> Run:
     """The run of this config in this folder: read if it has ended, resumed if it was cut off, else run.
+
+    It takes `engine` instead of the one of the config, if there is one; that must give the same results.
 
     Raises KeyboardInterrupt when it was stopped on the way, so that nothing else is started.
     """
@@ -222,9 +246,9 @@ def ensure_run(
         if describe(folder).status.state in ("finished", "failed"):
             return read_run(out)
         # The user's own config asks for the same.
-        result = resume(out, federation=federation(), trust=True, after_round=after_round)
+        result = resume(out, federation=federation(), engine=engine, trust=True, after_round=after_round)
     else:
-        result = run(config, out, name=name, federation=federation(), after_round=after_round)
+        result = run(config, out, name=name, federation=federation(), engine=engine, after_round=after_round)
     if result.state == "interrupted":
         raise KeyboardInterrupt
     return result.run
@@ -290,7 +314,9 @@ def _train(module: nn.Module, recipe: Recipe, folder: RunFolder, sinks: Sinks, a
     return Result(read_run(folder.path), module, trained.personal)
 
 
-def _in_memory(recipe: Recipe, trained: Trained, config_text: str, start: Start | None) -> Run:
+def _in_memory(
+    recipe: Recipe, trained: Trained, config_text: str, start: Start | None, settings: dict[str, Any]
+) -> Run:
     """The run of a training that was written nowhere."""
     work = recipe.work
     return Run(
@@ -303,7 +329,7 @@ def _in_memory(recipe: Recipe, trained: Trained, config_text: str, start: Start 
         environment=Environment(
             propfair=propfair.__version__, seed=work.seed, engine=recipe.engine.name, engine_choice=trained.choice,
             notes=trained.notes, threads=torch.get_num_threads(), algorithm=str(work.algorithm), start=start,
-            task=work.task.name, metrics=directions(work),
+            task=work.task.name, metrics=directions(work), settings=settings,
         ),
         clients=describe_clients(work.federation, labels=False),
         records=trained.records.clients,

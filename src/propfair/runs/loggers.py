@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from propfair.core.evaluation import Evaluation
-from propfair.errors import MissingExtraError, PropFairWarning
+from propfair.errors import DataError, MissingExtraError, PropFairWarning
 from propfair.fairness.arrays import FloatArray
 from propfair.federation.federation import Split
-from propfair.files import write_text
+from propfair.files import read_text, write_text
 from propfair.registry import Registry
 from propfair.runs.measures import Measure, summarize_clients
 
@@ -80,7 +80,7 @@ class TensorBoard(Logger):
 
         class TensorBoardSink(Sink):
             def begin(self, done: int) -> None:
-                self.writer = SummaryWriter(str(about.folder / "tensorboard"), purge_step=done + 1)
+                self.writer = SummaryWriter(str(_own(about.folder / "tensorboard")), purge_step=done + 1)
 
             def log(self, round_: int, values: Mapping[str, float]) -> None:
                 for name, value in values.items():
@@ -112,13 +112,13 @@ class MLflow(Logger):
         except ImportError:
             raise MissingExtraError("log=mlflow", "mlflow") from None
         logging.getLogger("mlflow").setLevel(logging.WARNING)
-        beside = f"sqlite:///{(about.folder.parent / 'mlflow.db').resolve()}"
+        beside = f"sqlite:///{_own(about.folder.parent / 'mlflow.db').resolve()}"
         client = MlflowClient(self.uri or os.environ.get("MLFLOW_TRACKING_URI") or beside)
         experiment = self.experiment
 
         class MLflowSink(Sink):
             def begin(self, done: int) -> None:
-                known = about.folder / "mlflow-run"
+                known = _own(about.folder / "mlflow-run")
                 if done and known.exists():
                     self.run = known.read_text().strip()
                     client.update_run(self.run, "RUNNING")
@@ -161,7 +161,8 @@ class WeightsAndBiases(Logger):
 
         class WandbSink(Sink):
             def begin(self, done: int) -> None:
-                known = about.folder / "wandb-run"
+                known = _own(about.folder / "wandb-run")
+                _own(about.folder / "wandb")
                 again = done and known.exists()
                 identity = known.read_text().strip() if again else wandb.util.generate_id()
                 write_text(known, f"{identity}\n")
@@ -189,7 +190,7 @@ class CsvSink(Sink):
         """Keep what was logged up to the round that the run goes on from."""
         kept = []
         if done and self._path.exists():
-            rows = csv.reader(self._path.read_text(encoding="utf-8").splitlines()[1:])
+            rows = csv.reader(read_text(self._path).splitlines()[1:])
             kept = [row for row in rows if len(row) == 3 and row[0].isdigit() and int(row[0]) <= done]
         write_text(self._path, _lines([["round", "name", "value"], *kept]))
 
@@ -236,6 +237,13 @@ def evaluation_values(split: Split, evaluation: Evaluation, shares: FloatArray, 
             numbers = summarize_clients(column.numpy(), shares, Measure(split, metric)).as_dict()
             values |= {f"{split}/{prefix}{metric}/{name}": float(numbers[name]) for name in _STATISTICS}
     return values
+
+
+def _own(path: Path) -> Path:
+    """A file or folder of a log, which must not lead elsewhere or wait for ever: the run folder may be a stranger's."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir() or not path.exists()):
+        raise DataError(f"{path} is a link, a pipe or a device, and a log is kept in files and folders of its own")
+    return path
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from propfair.algorithms.fedavg import FedAvg
-from propfair.core.checks import check_examples, check_task
+from propfair.core.checks import check_examples, check_task, settled
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.evaluation import Evaluation
 from propfair.core.losses import choose_task
@@ -92,7 +92,7 @@ def evaluate(
     own = copy.deepcopy(model)
     check_examples(clients.examples, kind)
     check_task(own, work)
-    session = InProcessSession(FlatModel(own, device), work)
+    session = InProcessSession(FlatModel(own, device), settled(own, work))
     return session.evaluate(session.model.params, session.model.buffers, split or "test", range(clients.num_clients))
 
 

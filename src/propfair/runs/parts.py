@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from propfair.errors import DataError
+from propfair.runs.columns import read_table
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, ROW, WHOLE_ROUND, Names
 from propfair.runs.seal import check_digest
 
@@ -56,7 +56,7 @@ def _names(kind: str, content: Mapping[str, Any]) -> list[str]:
 def _read(folder: Path, name: str, content: Mapping[str, Any]) -> pa.Table:
     check_digest(folder / name, content["sha256"][name])
     try:
-        return pq.read_table(folder / name, schema=_SCHEMAS[name.partition("-")[0]])
+        return read_table(folder / name, _SCHEMAS[name.partition("-")[0]])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{folder / name} can't be read: {error}") from None
 

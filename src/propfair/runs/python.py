@@ -40,10 +40,11 @@ class PythonSettings(BaseModel):
     schedule: Schedule
     loss: str = ""  # what it is called; not kept by older versions
     lr_function: str = ""  # what a function for the learning rate is called; the schedule in `server` is then constant
+    model: str = ""  # what the network is, so that runs of another one are no further seeds of this; not kept before
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "PythonSettings":
-        """Of a training that is about to begin."""
+    def of(cls, recipe: Recipe, module: nn.Module) -> "PythonSettings":
+        """Of a training of `module` that is about to begin."""
         work, server, function = recipe.work, recipe.server, ""
         if callable(server.lr_schedule):
             server, function = replace(server, lr_schedule="constant"), said_function(server.lr_schedule)
@@ -51,7 +52,12 @@ class PythonSettings(BaseModel):
             name=recipe.name, seed=work.seed, device=work.device, task=work.task.name, lean=recipe.lean,
             algorithm=_named(work.algorithm), engine=_named(recipe.engine), local=work.local, server=server,
             schedule=recipe.schedule, loss=said_function(work.loss), lr_function=function,
+            model=said_model(module),
         )  # fmt: skip
+
+    def written(self) -> dict[str, Any]:
+        """As plain values for JSON; of what can't be written, such as a tensor of an own algorithm, the text."""
+        return self.model_dump(mode="json", fallback=repr)
 
     def make_server(self, lr_schedule: Callable[[int], float] | None) -> Rounds:
         """How rounds are run; a function for the learning rate is not kept and must be given again."""
@@ -64,9 +70,14 @@ class PythonSettings(BaseModel):
         return self.server if lr_schedule is None else replace(self.server, lr_schedule=lr_schedule)
 
     def check(self, now: "PythonSettings", where: Path) -> None:
-        """A run goes on as it began, or not at all; engine, device and number of rounds decide no result."""
-        free = {"name", "engine", "device"}
-        then, changed = (flat(one.model_dump(mode="json", exclude=free)) for one in (self, now))
+        """A run goes on as it began, or not at all; engine, device and number of rounds decide no result.
+
+        That the network is the same is seen from its parameters.
+        """
+        free = {"name", "engine", "device", "model"}
+        then, changed = (
+            flat({key: value for key, value in one.written().items() if key not in free}) for one in (self, now)
+        )
         for key in ("schedule.rounds", "schedule.checkpoint_every"):
             del then[key], changed[key]
         for key in sorted(then.keys() | changed.keys()):
@@ -114,6 +125,11 @@ def said_function(function: Any) -> str:
         held = b"".join(tensor.cpu().numpy().tobytes() for _, tensor in sorted(function.state_dict().items()))
         return f"{function!r}{f' {short_hash(held.hex())}' if held else ''}"
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def said_model(module: nn.Module) -> str:
+    """What a network is called; those of one class are told apart by their layers."""
+    return f"{type(module).__qualname__} {short_hash(repr(module))}"
 
 
 def _named(part: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from propfair.algorithms.base import ClientId
 from propfair.core.aggregator import Outcome
 from propfair.core.evaluation import Evaluation
 from propfair.engines.session import Event
+from propfair.runs import answers
 from propfair.runs.columns import of_numbers, repeated
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -71,7 +72,8 @@ class Records:
     """Collects the rows of a run. Values that are nan say nothing and are left out.
 
     Splits are train, validation and test for measured models, and `round` for what a round did to a client:
-    `weight`, `received_loss`, `dropped`, the kinds of engine events, and whatever the algorithm observes.
+    `weight`, `received_loss`, `dropped`, the kinds of engine events, and whatever the algorithm observes. The last
+    model's answers to the test examples are in `answers`.
     """
 
     def __init__(self, run: str) -> None:
@@ -99,12 +101,25 @@ class Records:
         for name, values in evaluation.values().items():
             self._add(number, clients, split, f"{prefix}{name}", values)
 
+    def add_answers(self, number: int, split: str, evaluation: Evaluation) -> None:
+        """Which examples a model gets right, if they are right or wrong; see `propfair.runs.answers`."""
+        if evaluation.right is not None:
+            for word, (clients, values) in enumerate(
+                answers.pack(evaluation.right.numpy(), evaluation.num_examples.numpy())
+            ):
+                self._add(number, clients, answers.SPLIT, f"{split}/{word}", values)
+
     def forget_evaluation(self, number: int) -> None:
         """Of a round after which another model is handed out than the one that was measured."""
         self._clients = [rows for rows in self._clients if rows.round != number or rows.split == "round"]
 
     def _add(
-        self, number: int, clients: Sequence[ClientId], split: str, metric: str, values: Tensor | np.ndarray
+        self,
+        number: int,
+        clients: Sequence[ClientId] | NDArray[np.int32],
+        split: str,
+        metric: str,
+        values: Tensor | np.ndarray,
     ) -> None:
         column = values.double().numpy() if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64)
         said = ~np.isnan(column)

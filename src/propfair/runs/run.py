@@ -15,28 +15,19 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from propfair.core.evaluation import Evaluation
-from propfair.errors import DataError, unknown
+from propfair.errors import DataError, printable, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import SPLITS, Split
-from propfair.runs.columns import numbers, repeated
+from propfair.runs import answers
+from propfair.runs.columns import is_text, numbers, repeated
 from propfair.runs.measures import ACCURACY, Measure, Series, Values, ordered, summarize_clients
 from propfair.runs.names import algorithm_label
+from propfair.runs.toml import check_settings
 
 EndState = Literal["finished", "interrupted", "failed"]
 RunState = Literal["running", "finished", "interrupted", "failed"]
 PERSONAL = "personal_"  # before the metric's name: of the clients' own models
-
-
-def printable(text: str) -> str:
-    r"""A text without the characters that steer a terminal: whoever made a run folder may have put them in.
-
-    >>> printable("plain"), printable("\x1b[31mred")
-    ('plain', '�[31mred')
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 Printable = Annotated[str, AfterValidator(printable)]
@@ -94,10 +85,12 @@ class Environment(_File):
     threads: int = 1
     algorithm: Printable = ""  # with all its hyper-parameters; empty in folders of 0.1.0
     task: str = "single-label"
-    metrics: dict[str, bool] = {}  # beside the loss, by name: whether more is better
+    metrics: dict[Printable, bool] = {}  # beside the loss, by name: whether more is better
     command: tuple[str, ...] = ()
     started: str = ""
     start: Start | None = None
+    # Of a run from Python, which has no config; see `propfair.runs.python`.
+    settings: Annotated[dict[str, Any], AfterValidator(check_settings)] = {}
 
 
 class Clients(_File):
@@ -143,7 +136,7 @@ class Run:
     @property
     def where(self) -> str:
         """The folder, or the name of a run without one, for messages."""
-        return str(self.folder) if self.folder is not None else f"run {self.name!r}"
+        return printable(str(self.folder)) if self.folder is not None else f"run {self.name!r}"
 
     @property
     def fingerprint(self) -> str:
@@ -154,6 +147,11 @@ class Run:
     def config(self) -> Mapping[str, Any]:
         """The resolved config as nested values; empty for a run that was started from Python."""
         return tomllib.loads(self.config_text)
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """What was asked for, as nested values: the config, or what is kept of the arguments of a run from Python."""
+        return self.config or {key: said for key, said in self.environment.settings.items() if key != "name"}
 
     @property
     def plain_name(self) -> str:
@@ -200,7 +198,10 @@ class Run:
     def num_dropped(self) -> int:
         """How often a client was left out of a round because it diverged."""
         dropped = self.recorded("round", "dropped")
-        return 0 if dropped is None else int(np.isfinite(dropped.value).sum())
+        if dropped is not None:
+            return int(np.isfinite(dropped.value).sum())
+        told = numbers(self.diagnostics["value"])[is_text(self.diagnostics["metric"], "num_dropped")]
+        return int(np.nansum(told))  # where the records of clients were not kept
 
     # The records, as tables.
 
@@ -286,6 +287,16 @@ class Run:
         if measure.metric not in known:
             raise unknown(f"metric of {self.where}:", measure.metric, known)
         return known[measure.metric].numpy()
+
+    def answers(self, split: Split = "test") -> npt.NDArray[np.bool_] | None:
+        """[N], which examples the last evaluated models get right, those of the first client first; None: not kept."""
+        served = self.served(Measure(split))
+        words: list[Values] = []
+        while (word := self.recorded(answers.SPLIT, f"{split}/{len(words)}")) is not None:
+            words.append(word)
+        if served is None or any(one.rounds[-1] != served.rounds[-1] for one in words):
+            return None  # of an earlier model: the run was given more rounds
+        return answers.unpack([one.last().last for one in words], np.asarray(self.clients.sizes[split]))
 
     def summary(self, measure: Measure | None = None) -> ClientStatistics:
         """Statistics over clients of their last values; weighted ones by data share. None: of the leading measure."""

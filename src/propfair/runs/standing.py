@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.arrays import FloatArray
@@ -36,8 +37,8 @@ def differences(
     """
     tables, sizes = _tables(groups, measure)
     return compare_statistic(
-        tables, statistic, weights=groups[0].runs[0].shares, sizes=sizes, higher_is_better=measure.higher_is_better,
-        level=level, over=over,
+        tables, statistic, weights=groups[0].runs[0].shares, sizes=sizes, answers=_answers(groups, measure),
+        higher_is_better=measure.higher_is_better, level=level, over=over,
     )  # fmt: skip
 
 
@@ -45,9 +46,12 @@ def group_evidence(group: Group, statistic: Statistic, measure: Measure = ACCURA
     """All that is known of a statistic of one group."""
     tables, sizes = _tables([group], measure)
     rows = np.stack(list(tables[group.label].values()))
+    kept = _answers([group], measure)
     return statistic_evidence(
-        rows, statistic, weights=group.runs[0].shares, sizes=sizes, higher_is_better=measure.higher_is_better
-    )
+        rows, statistic, weights=group.runs[0].shares, sizes=sizes,
+        answers=None if kept is None else np.stack(list(kept[group.label].values())),
+        higher_is_better=measure.higher_is_better,
+    )  # fmt: skip
 
 
 def alone_among(groups: Sequence[Group]) -> Group | None:
@@ -76,8 +80,10 @@ def gains(
     if not present.any():
         raise DataError(f"no client has a {measure.label} under every run")
     sizes = _sizes(runs[0][0], measure)
+    kept = [answers_to([pair[side] for pair in runs], measure, present) for side in (0, 1)]
     return joining(
         together[:, present], own[:, present], sizes=None if sizes is None else sizes[present],
+        answers=None if kept[0] is None or kept[1] is None else (kept[0], kept[1]),
         higher_is_better=measure.higher_is_better, level=level, over=over,
         names=[name for name, here in zip(runs[0][0].clients.names, present, strict=True) if here],
     )  # fmt: skip
@@ -106,6 +112,26 @@ def _tables(groups: Sequence[Group], measure: Measure) -> tuple[dict[str, dict[i
         for group in groups
     }
     return tables, _sizes(runs[0], measure)
+
+
+def answers_to(runs: Sequence[Run], measure: Measure, present: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """[S, N], which examples of the clients that are present the runs get right; None unless all of them kept it."""
+    kept = [run.answers("test") if measure == ACCURACY else None for run in runs]
+    known = [one for one in kept if one is not None]
+    if len(known) < len(kept):
+        return None
+    return np.stack(known)[:, np.repeat(present, runs[0].clients.sizes["test"])]
+
+
+def _answers(groups: Sequence[Group], measure: Measure) -> dict[str, dict[int, NDArray[np.bool_]]] | None:
+    """Label to seed to answers [N]; None unless all runs kept them, and every client that has examples has a value."""
+    runs = [run for group in groups for run in group.runs]
+    present = np.isfinite([run.values(measure) for run in runs]).all(axis=0)
+    rows = answers_to(runs, measure, np.full(present.size, True))
+    if rows is None or (np.asarray(runs[0].clients.sizes["test"])[~present] > 0).any():
+        return None
+    found = iter(rows)
+    return {group.label: {run.seed: next(found) for run in group.runs} for group in groups}
 
 
 def _sizes(run: Run, measure: Measure) -> FloatArray | None:

@@ -8,7 +8,7 @@ import safetensors.torch
 from torch import Tensor
 
 from propfair.errors import DataError
-from propfair.files import check_readable, replacing
+from propfair.files import check_readable, check_size, replacing
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -21,7 +21,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; a `DataError` names one that can't be read."""
     check_readable(path)
     try:
+        check_size(path)
         return safetensors.torch.load_file(path)
+    except DataError:
+        raise
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} can't be read: {error}") from None
 

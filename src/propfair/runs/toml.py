@@ -1,24 +1,27 @@
 """Settings as TOML files, and as dotted keys."""
 
+import datetime
 import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from propfair.errors import ConfigError, shown
-from propfair.files import check_readable
+from propfair.errors import ConfigError, DataError, shown
+from propfair.files import read_text
+
+SECTIONS = ("data", "algorithm", "local", "server", "engine", "schedule")  # a run from Python names its model
+_DEEPEST = 50
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
     """The content of a TOML file; empty for None."""
     if path is None:
         return {}
-    check_readable(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"can't read the config {path}: {error}") from None
     return parse_toml(text, str(path))
@@ -27,9 +30,48 @@ def read_toml(path: Path | None) -> dict[str, Any]:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The content of a TOML text; `where` it stands is for the error."""
     try:
-        return tomllib.loads(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, 3,000 brackets the other
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    _check_plain(content, where)
+    return content
+
+
+def _check_plain(content: dict[str, Any], where: str) -> None:
+    """No setting is a date, and none is nested deeply: a key of 3,000 dots is valid TOML."""
+    level: list[Any] = [content]
+    for _ in range(_DEEPEST):
+        if any(isinstance(value, datetime.date | datetime.time) for value in level):
+            raise ConfigError(f"{where}: settings can't be dates or times; put them in quotes to make them texts")
+        level = [inner for value in level for inner in _inside(value)]
+    if level:
+        raise ConfigError(f"{where}: settings are nested at most {_DEEPEST} deep")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def check_saved(text: str, where: str) -> None:
+    """Hold the config of a run to what propfair writes: TOML, with a table for each section. Else a `DataError`."""
+    try:
+        content = parse_toml(text, where)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    _check_sections(content, where)
+
+
+def check_settings(content: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that has no config, held to the same."""
+    _check_plain(content, "settings")
+    _check_sections(content, "settings")
+    return content
+
+
+def _check_sections(content: Mapping[str, Any], where: str) -> None:
+    for name in SECTIONS:
+        if not isinstance(section := content.get(name, {}), dict):
+            raise DataError(f"{where}: {name} must be a table of settings; got {name} = {shown(section)}")
 
 
 def write_toml(content: Mapping[str, Any], prefix: str = "") -> str:

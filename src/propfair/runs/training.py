@@ -1,5 +1,6 @@
 """Runs the rounds of one training: evaluates, records, checkpoints, and stops cleanly."""
 
+import logging
 import math
 import time
 import warnings
@@ -16,6 +17,7 @@ from propfair.core.precision import precision_note
 from propfair.core.rounds import Rounds
 from propfair.engines.server import Server
 from propfair.engines.session import Engine, Session
+from propfair.engines.together import NOTE as TOGETHER
 from propfair.errors import PropFairWarning, TrainingError
 from propfair.federation.federation import SPLITS, Split
 from propfair.rewrite import Rewritten, rewrite
@@ -93,7 +95,7 @@ def fit(
         trained = Trained("finished", 0, "", Records(recipe.name), {})
         before = Checkpoint(0, {}) if folder is None else restore(server, session, folder, recipe.callbacks)
         session.num_rounds = schedule.rounds - server.round
-        clock = Clock(before.seconds)
+        clock = Clock(before.seconds, session)
         saved = server.round if before.measured else server.round - 1
         sinks = sinks or Sinks({})
         sinks.begin(saved)
@@ -105,6 +107,7 @@ def fit(
         def exported(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return rewritten.export(model.state_dict(own["params"], own["buffers"]))
 
+        served: dict[Split, Evaluation] = {}
         view = Training(server.round, schedule.rounds, None, lambda: exported(vectors()), vectors)
         if folder is not None and not before.measured:
             values = _diagnosed(folder, server.round)
@@ -112,7 +115,10 @@ def fit(
             if last or server.round % schedule.eval_every == 0:
                 splits = (*schedule.eval_splits, *(schedule.final_splits if last else ()))
                 own = (last and final_vectors(recipe.callbacks)) or vectors()
-                values |= _evaluate(server, own, session, splits, trained.records)[1]
+                served, logged = _evaluate(server, own, session, splits, trained.records)
+                values |= logged
+                if last:
+                    _keep_answers(server.round, served, trained.records)
             sinks.log(server.round, _finite(values))
         try:
             while server.round < schedule.rounds and not stop and not view.stopped:
@@ -126,7 +132,7 @@ def fit(
                 last = server.round == schedule.rounds
                 due = last or server.round % schedule.eval_every == 0
                 values = {f"round/{key}": value for key, value in outcome.diagnostics.items()}
-                served: dict[Split, Evaluation] = {}
+                served = {}
                 if due:
                     splits = (*schedule.eval_splits, *(schedule.final_splits if last else ()))
                     served, logged = _evaluate(server, vectors(), session, splits, trained.records)
@@ -142,7 +148,8 @@ def fit(
                         trained.records.forget_evaluation(server.round)
                         served = {}
                     left = {*schedule.eval_splits, *schedule.final_splits} - served.keys()
-                    _, values = _evaluate(server, final or vectors(), session, left, trained.records)
+                    rest, values = _evaluate(server, final or vectors(), session, left, trained.records)
+                    _keep_answers(server.round, {**served, **rest}, trained.records)
                     sinks.log(server.round, _finite(values))
                     last = True
                 if folder is not None and (
@@ -209,10 +216,10 @@ def make_lean(module: nn.Module, work: Workload) -> Rewritten:
 
 
 class Clock:
-    """Seconds of a run over all its sessions, and since the last checkpoint."""
+    """Seconds of a run over all its sessions, and since the last checkpoint; those that went to other runs left out."""
 
-    def __init__(self, before: float) -> None:
-        self._began = time.monotonic() - before
+    def __init__(self, before: float, session: Session | None = None) -> None:
+        self._began, self._session = time.monotonic() - before, session
         self.start_lap()
 
     def start_lap(self) -> None:
@@ -222,7 +229,7 @@ class Clock:
         return time.monotonic() - self._lap
 
     def total(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._began - (self._session.waited if self._session else 0.0)
 
 
 def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Checkpoint:
@@ -243,6 +250,8 @@ def restore(server: Server, session: Session, folder: RunFolder, callbacks: Sequ
             _, client, field_name = key.split(".", 2)
             memories.setdefault(int(client), {})[field_name] = tensor
     session.restore(memories)
+    if TOGETHER in folder.environment.get("notes", ()):  # it stays true of the rounds before
+        session.note(TOGETHER, logging.DEBUG)
     restore_callbacks(callbacks, tensors)
     return checkpoint
 
@@ -260,6 +269,12 @@ def save(
         tensors |= {f"memory.{client}.{key}": tensor for key, tensor in memory.items()}
     folder.save_checkpoint(Checkpoint(server.round, tensors, seconds), records)
     folder.save_status("running", server.round, seconds=seconds)
+
+
+def _keep_answers(number: int, served: Mapping[Split, Evaluation], records: Records) -> None:
+    """The answers of the last models to the test examples: with them runs are compared example by example."""
+    if "test" in served:
+        records.add_answers(number, "test", served["test"])
 
 
 def _evaluate(

@@ -22,12 +22,14 @@ def budget_sweep(
     seeds: Sequence[int],
     trials: int,
     criterion: str,
+    trial_rounds: int | None = None,
 ) -> Sweep:
     """Choose a learning rate, and the main hyper-parameter where there is one, for each contestant.
 
     Each gets `trials` points: combinations of the values that its algorithm names in `Algorithm.tried` with as many
     learning rates as that leaves room for, or that many learning rates where it names none. What a contestant's own
     settings fix is not searched. Clients are stacked where the model allows it, since trials are many and short.
+    Trials have `trial_rounds`, or as many as the final runs.
     """
     shared = make_content({"engine": "vectorized", **content}, overrides)
     return Sweep(
@@ -37,7 +39,7 @@ def budget_sweep(
         criterion=Criterion.parse(criterion),
         selection="validation",
         seeds=tuple(seeds),
-        search=Search(),
+        search=Search(rounds=trial_rounds),
     )
 
 

@@ -40,7 +40,7 @@ def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
     """Measure a round of an algorithm that needs the clients' losses and of one that does not; count what is left."""
     sweep = studies.sweep
     left = {
-        contestant.label: sum(not standing.ended for standing in studies.boards[contestant.label].standings())
+        contestant.label: sum(not standing.ended for standing in studies.standings(contestant))
         for contestant in sweep.contestants
     }
     finals = {contestant.label: len(sweep.seeds) for contestant in sweep.contestants}

@@ -60,6 +60,7 @@ class Search(BaseModel):
     pruning: bool = False  # stop trials that are below the median of the others at the same round
     seed: int = Field(default=0, ge=0)  # of the runs that are compared
     rounds: int | None = Field(default=None, ge=1)  # of these runs; None: as many as the final ones
+    extend: int = Field(default=0, ge=0)  # so many further learning rates beyond an end of the grid, while it is best
 
 
 class SweepFile(BaseModel):
@@ -139,8 +140,12 @@ class Sweep:
         return self._config(contestant, point, {**looks, **rounds})
 
     def final_config(self, contestant: Tunable, point: Mapping[str, Any], seed: int) -> RunConfig:
-        """A run of the winner, which is measured on the test split once, at the end."""
-        looks = {"schedule.eval_splits": [self.split], "schedule.final_splits": ["test"], "seed": seed}
+        """A run of the winner, which is measured on the test split once, at the end.
+
+        What else [run] asks for in `schedule.final_splits` is measured then, too.
+        """
+        others = [split for split in self.run.get("schedule", {}).get("final_splits", ()) if split != "test"]
+        looks = {"schedule.eval_splits": [self.split], "schedule.final_splits": ["test", *others], "seed": seed}
         return self._config(contestant, point, looks)
 
     def _config(self, contestant: Tunable, point: Mapping[str, Any], looks: Mapping[str, Any]) -> RunConfig:
@@ -156,7 +161,8 @@ class Sweep:
         choices = {
             key: value.model_dump() if isinstance(value, Range) else value for key, value in contestant.choices.items()
         }
-        said = [shape, choices, self.criterion.weights, self.selection, self.search.model_dump()]
+        search = self.search.model_dump(exclude=set() if self.search.extend else {"extend"})  # as before it was there
+        said = [shape, choices, self.criterion.weights, self.selection, search]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def example(self, contestant: Tunable) -> dict[str, Value]:
@@ -268,6 +274,8 @@ def _check(sweep: Sweep, contestant: Tunable) -> None:
         points = [sweep.example(contestant)]
     for point in points:
         config = sweep.trial_config(contestant, point)
+    if sweep.search.extend and sweep.search.sampler != "grid":
+        raise ConfigError("[search] extend is for a grid: a range has no end to go beyond. Widen the range instead.")
     if sweep.search.pruning and config.schedule.eval_every >= config.schedule.rounds:
         raise ConfigError("pruning needs evaluations on the way: set run.schedule.eval_every below run.schedule.rounds")
     if sweep.selection == "validation" and not config.parts.splitter.validation > 0 and config.data.saved is None:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from propfair.errors import ConfigError
+from propfair.files import check_replaceable
 from propfair.runs.grouping import Group
 from propfair.runs.names import short_hash, slug
 from propfair.runs.reading import read_run
-from propfair.tuning.claims import Board, Standing, open_storage, open_study
+from propfair.tuning.claims import Board, Standing, open_storage, open_study, said_of
+from propfair.tuning.extension import all_points, best_point, tried, wanted
 from propfair.tuning.search import Range, Sweep, Tunable
 
 if TYPE_CHECKING:
     import optuna
 
 FINAL = "final"
+_FILES = ("sweep.db", "sweep.db-wal", "sweep.db-shm", "sweep.db-journal")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Home:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"a sweep can't be kept in {out}: {error.strerror}. Choose another --out.") from None
+        for name in _FILES:
+            check_replaceable(out / name)  # a stranger's link could lead to any database
+        for name in ("trials", FINAL):
+            if (out / name).is_symlink():
+                raise ConfigError(f"{out / name} is a link, and a sweep keeps its runs in folders of its own")
         return cls(out, storage or f"sqlite:///{(out / 'sweep.db').resolve()}")
 
 
@@ -116,11 +124,16 @@ class Studies:
                     self._storage, f"{sweep.name}: {contestant.label}", sweep.fingerprint(contestant),
                     sampler=_sampler(sweep), pruner=_pruner(sweep),
                 ),
-                sweep.num_trials(contestant),
+                self._num_points(contestant),
                 home.storage,
             )
             for contestant in sweep.contestants
         }  # fmt: skip
+
+    def disconnect(self) -> None:
+        """Close all connections, so that this process may fork; they are opened again when they are needed."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
 
     def final(self, winners: Sequence[Winner]) -> Board:
         """The board of the final runs: every winner with every seed."""
@@ -133,19 +146,41 @@ class Studies:
             self._finals[known] = Board(study, len(winners) * len(self.sweep.seeds), self.home.storage)
         return self._finals[known]
 
-    def winner(self, contestant: Tunable) -> Winner | None:
+    def _num_points(self, contestant: Tunable) -> int:
+        """How many points there may come to be; those of a grid that grows are not all tried."""
+        trials = self.sweep.num_trials(contestant)
+        grows = trials and self.sweep.search.sampler == "grid"
+        return len(all_points(contestant, self.sweep.search.extend)) if grows else trials
+
+    def wanted(self, contestant: Tunable, standings: Sequence[Standing] | None = None) -> list[int]:
+        """The numbers of the points to try, as far as is known now."""
+        standings = self.boards[contestant.label].standings() if standings is None else standings
+        if self.sweep.search.sampler != "grid":
+            return list(range(len(standings)))
+        return wanted(contestant, self.sweep.search.extend, standings)
+
+    def standings(self, contestant: Tunable) -> list[Standing]:
+        """The state of every point that is wanted."""
+        all_of_them = self.boards[contestant.label].standings()
+        return [all_of_them[number] for number in self.wanted(contestant, all_of_them)]
+
+    def winner(self, contestant: Tunable, standings: Sequence[Standing] | None = None) -> Winner | None:
         """The best trial so far; of equal ones the first point."""
         if not self.sweep.num_trials(contestant):
             return Winner(contestant, dict(self.sweep.example(contestant)), math.nan)
-        done = [
-            (standing.trial.value, -point, standing.trial.params)
-            for point, standing in enumerate(self.boards[contestant.label].standings())
-            if standing.state == "done" and standing.trial is not None and standing.trial.value is not None
-        ]
-        if not done:
+        if standings is None:
+            standings = self.boards[contestant.label].standings()
+        numbers = self.wanted(contestant, standings)
+        best = best_point(numbers, standings)
+        if best is None:
             return None
-        value, _, point = max(done, key=lambda one: one[:2])
-        return Winner(contestant, {key: _plain(contestant, key, chosen) for key, chosen in point.items()}, value)
+        trial = standings[best].trial
+        assert trial is not None
+        assert trial.value is not None
+        if self.sweep.search.sampler == "grid":
+            points = all_points(contestant, self.sweep.search.extend)
+            contestant = tried(contestant, [points[number] for number in numbers])
+        return Winner(contestant, {key: _plain(contestant, key, one) for key, one in trial.params.items()}, trial.value)
 
     def winners(self) -> list[Winner]:
         """One for each algorithm that has any trial that did not fail."""
@@ -155,7 +190,7 @@ class Studies:
     @property
     def tuned(self) -> bool:
         """Every point of every algorithm has been tried."""
-        return all(standing.ended for board in self.boards.values() for standing in board.standings())
+        return all(standing.ended for one in self.sweep.contestants for standing in self.standings(one))
 
     @property
     def complete(self) -> bool:
@@ -165,26 +200,28 @@ class Studies:
 
     def tallies(self) -> list[Tally]:
         """The live table."""
-        tallies = [
-            _tally(contestant.label, self.boards[contestant.label].standings(), self.winner(contestant))
-            for contestant in self.sweep.contestants
-        ]
-        if all(tally.ended for tally in tallies) and self.winners():
-            tallies.append(_tally(FINAL, self.final(self.winners()).standings(), None))
+        tallies = []
+        for contestant in self.sweep.contestants:
+            standings = self.boards[contestant.label].standings()
+            wanted = [standings[number] for number in self.wanted(contestant, standings)]
+            tallies.append(_tally(contestant.label, wanted, self.winner(contestant, standings)))
+        winners = [tally.best for tally in tallies if tally.best is not None]
+        if winners and all(tally.ended for tally in tallies):
+            tallies.append(_tally(FINAL, self.final(winners).standings(), None))
         return tallies
 
     def failures(self) -> list[str]:
         """Why trials failed, in sentences."""
         return [
-            f"{'diverged' if trial.user_attrs['diverged'] else 'failed'}: "
-            f"{label}{f', {trial.params}' if trial.params else ''}: {trial.user_attrs['reason']}"
+            f"{'diverged' if said_of(trial)['diverged'] else 'failed'}: "
+            f"{label}{f', {trial.params}' if trial.params else ''}: {said_of(trial)['reason']}"
             for label, trial in self._failed()
         ]
 
     @property
     def broken(self) -> bool:
         """Something failed that should not: a defect, a final run, or all trials of an algorithm."""
-        defects = any(label == FINAL or not trial.user_attrs["diverged"] for label, trial in self._failed())
+        defects = any(label == FINAL or not said_of(trial)["diverged"] for label, trial in self._failed())
         return defects or len(self.winners()) < len(self.sweep.contestants)
 
     def _failed(self) -> "list[tuple[str, optuna.trial.FrozenTrial]]":
@@ -222,8 +259,8 @@ def _tally(label: str, standings: Sequence[Standing], best: Winner | None) -> Ta
     seconds = []
     for standing in standings:
         counts[standing.state] = counts.get(standing.state, 0) + 1
-        if standing.state == "done" and standing.trial is not None:
-            seconds.append(float(standing.trial.user_attrs["seconds"]))
+        if standing.state == "done":
+            seconds.append(float(standing.said["seconds"]))
     return Tally(label, counts, tuple(seconds), best)
 
 

@@ -4,21 +4,27 @@ All that matters is in the storage and in the run folders, so a sweep can be sto
 several times at once, here and on other machines: finished trials are never run again.
 """
 
+import contextlib
+import functools
+import gc
 import math
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from propfair.engines.inprocess import torch_threads
+from propfair.engines.session import Engine
 from propfair.errors import ConfigError, PropFairError
 from propfair.runs.building import Federations
 from propfair.runs.config import RunConfig
@@ -29,14 +35,49 @@ from propfair.runs.measures import Measure
 from propfair.runs.names import short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
-from propfair.tuning.claims import Claim
+from propfair.runs.together import can_run_together, run_together
+from propfair.tuning.claims import Board, Claim, alive
+from propfair.tuning.extension import all_points, reachable
 from propfair.tuning.search import Range, Sweep, Tunable
-from propfair.tuning.studies import Home, Studies, Tally, Winner, stored
+from propfair.tuning.studies import Home, Studies, Winner, stored
 
 if TYPE_CHECKING:
     import optuna
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS, _SHORTEST_POLL_SECONDS = 0.5, 0.02
+MOST_TOGETHER = 64  # runs at once in a process
+
+
+class Task(NamedTuple):
+    """A point that is claimed, and the run that it stands for."""
+
+    claim: Claim
+    config: RunConfig
+    folder: Path
+    name: str
+    is_trial: bool  # or a final run
+
+
+class Image(NamedTuple):
+    """What a worker that is forked finds ready."""
+
+    studies: Studies
+    federations: Federations
+
+
+class Pauses:
+    """Between two looks at what others are at: short at first, when they are about to end as well."""
+
+    def __init__(self) -> None:
+        self._next = _SHORTEST_POLL_SECONDS
+
+    def after(self, worked: bool) -> None:
+        """Go on at once after work, else wait."""
+        if worked:
+            self._next = _SHORTEST_POLL_SECONDS
+        else:
+            time.sleep(self._next)
+            self._next = min(2 * self._next, _POLL_SECONDS)
 
 
 class TrialRunner:
@@ -46,8 +87,10 @@ class TrialRunner:
         sweep: what to run.
         home: where.
         number: of this worker, so that workers look for work in different places.
+        workers: how many there are, so that each takes its share where several points are run at once.
         deadline: no trial is started after this moment of `time.monotonic`.
         after_round: told after each round.
+        image: what the process was forked with; None: everything is opened and loaded here.
     """
 
     def __init__(
@@ -56,21 +99,22 @@ class TrialRunner:
         home: Home,
         *,
         number: int = 0,
+        workers: int = 1,
         deadline: float = math.inf,
         after_round: AfterRound = lambda _: None,
+        image: "Image | None" = None,
     ) -> None:
-        self.sweep, self.home, self.number, self.deadline = sweep, home, number, deadline
+        self.sweep, self.home, self.number, self.workers, self.deadline = sweep, home, number, workers, deadline
         self._after_round = after_round
-        self._studies = Studies(sweep, home)
-        self._federations = Federations()
+        self._studies, self._federations = image or Image(Studies(sweep, home), Federations())
 
     def work(self) -> None:
         """Tune, then run the winners; waits for what others are still at."""
+        pauses = Pauses()
         while not self._studies.tuned:
             if self._late():
                 return
-            if not any(self._tune(contestant) for contestant in self._in_turn()):
-                time.sleep(_POLL_SECONDS)
+            pauses.after(self._work_on(self._claim_trials()))
         winners = self._studies.winners()
         if not winners:
             return
@@ -78,79 +122,130 @@ class TrialRunner:
         while not all(standing.ended for standing in board.standings()):
             if self._late():
                 return
-            claim = board.claim([({}, {})] * board.num_points, self.number)
-            if claim is None:
-                time.sleep(_POLL_SECONDS)
-            else:
-                self._run_final(claim, winners)
+            pauses.after(self._work_on(self._claim_finals(board, winners)))
 
     def _late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def _in_turn(self) -> list[Tunable]:
-        shift = self.number % len(self.sweep.contestants)
-        return [*self.sweep.contestants[shift:], *self.sweep.contestants[:shift]]
+    def _claim_trials(self) -> list[Task]:
+        """Points to be run at once: one, or as many as can be trained together."""
+        sweep, tasks = self.sweep, list[Task]()
+        wanted = self._share(sum(map(sweep.num_trials, sweep.contestants)))
+        for contestant in self._in_turn():
+            board = self._studies.boards[contestant.label]
+            is_grid, further = sweep.search.sampler == "grid", sweep.search.extend
+            first = self.number if wanted == 1 else 0
+            claims = board.claim(
+                _with_distributions(contestant, further) if is_grid else None, first, self._studies.wanted(contestant),
+                wanted - len(tasks),
+            )  # fmt: skip
+            points = all_points(contestant, further) if is_grid else []
+            for claim in claims:
+                point = points[claim.point] if is_grid else _suggested(claim, contestant)
+                config = sweep.trial_config(contestant, point)
+                said = _said(point)
+                folder = self.home.out / "trials" / slug(f"{contestant.label}-{said}-{short_hash(config.to_toml())}")
+                tasks.append(Task(claim, config, folder, f"{contestant.label} {said}".strip(), is_trial=True))
+            if len(tasks) == wanted:
+                break
+        return tasks
 
-    def _tune(self, contestant: Tunable) -> bool:
-        """Run one point of this algorithm; False if none is free."""
-        board = self._studies.boards[contestant.label]
-        grid = _with_distributions(contestant) if self.sweep.search.sampler == "grid" else None
-        claim = board.claim(grid, self.number)
-        if claim is None:
+    def _claim_finals(self, board: Board, winners: Sequence[Winner]) -> list[Task]:
+        sweep, seeds = self.sweep, self.sweep.seeds
+
+        def who(point: int) -> tuple[Winner, int]:
+            return winners[point // len(seeds)], seeds[point % len(seeds)]
+
+        def about(point: int) -> dict[str, Any]:
+            winner, seed = who(point)
+            return {"label": winner.contestant.label, "seed": seed}
+
+        wanted = self._share(board.num_points)
+        first = self.number if wanted == 1 else self.number * board.num_points // self.workers
+        tasks = []
+        for claim in board.claim([({}, {})] * board.num_points, first, most=wanted, about=about):
+            winner, seed = who(claim.point)
+            config = sweep.final_config(winner.contestant, winner.point, seed)
+            folder = self._studies.final_folder(winner, seed)
+            name = f"{winner.contestant.label}, seed {seed}"
+            tasks.append(Task(claim, config, folder, name, is_trial=False))
+        return tasks
+
+    def _share(self, num_points: int) -> int:
+        """How many points this worker takes at a time."""
+        return max(1, min(MOST_TOGETHER, -(-num_points // self.workers))) if self._together else 1
+
+    @functools.cached_property
+    def _together(self) -> bool:
+        """Whether points can be run at once. Not where what comes of one decides about the next."""
+        search, contestant = self.sweep.search, self.sweep.contestants[0]
+        if search.sampler != "grid" or search.pruning:
             return False
-        point = {key: _suggest(claim.trial, key, value) for key, value in contestant.choices.items()}
-        config = self.sweep.trial_config(contestant, point)
-        folder = self.home.out / "trials" / slug(f"{contestant.label}-{_said(point)}-{short_hash(config.to_toml())}")
-        after_round = self._pruning(claim) if self.sweep.search.pruning else self._after_round
-        run = self._run(claim, config, folder, f"{contestant.label} {_said(point)}".strip(), after_round)
-        if run is not None:
-            value = self.sweep.criterion.of(run.summary(Measure(self.sweep.split)))
-            if math.isnan(value):
-                claim.failed(f"the criterion {self.sweep.criterion} has no value: no client has examples to choose on")
+        config = self.sweep.trial_config(contestant, self.sweep.example(contestant))
+        try:
+            return can_run_together(config, self._federations.of(config))
+        except Exception:  # a defect that every trial will tell of
+            return False
+
+    def _in_turn(self) -> list[Tunable]:
+        contestants = self.sweep.contestants
+        shift = self.number * max(1, len(contestants) // self.workers) % len(contestants)
+        return [*contestants[shift:], *contestants[:shift]]
+
+    def _value(self, run: Run, is_trial: bool) -> float:
+        """What a trial is judged by, or a final run known by."""
+        return self.sweep.criterion.of(run.summary(Measure(self.sweep.split))) if is_trial else run.summary().mean
+
+    def _work_on(self, tasks: Sequence[Task]) -> bool:
+        """Run what was claimed, together where there are several; False if there is nothing."""
+        if not tasks:
+            return False
+        with alive([task.claim for task in tasks]):
+            if not self._together:
+                self._run(tasks[0])
             else:
-                claim.done(value, {"seconds": run.status.seconds, "folder": str(folder)})
+                try:
+                    run_together(tasks[0].config, [partial(self._run, task) for task in tasks])
+                finally:
+                    for task in tasks:
+                        if not task.claim.ended:
+                            task.claim.release()
         return True
 
-    def _run_final(self, claim: Claim, winners: Sequence[Winner]) -> None:
-        winner = winners[claim.point // len(self.sweep.seeds)]
-        seed = self.sweep.seeds[claim.point % len(self.sweep.seeds)]
-        config = self.sweep.final_config(winner.contestant, winner.point, seed)
-        claim.trial.set_user_attr("label", winner.contestant.label)
-        claim.trial.set_user_attr("seed", seed)
-        name = f"{winner.contestant.label}, seed {seed}"
-        folder = self._studies.final_folder(winner, seed)
-        run = self._run(claim, config, folder, name, self._after_round)
-        if run is not None:
-            claim.done(run.summary().mean, {"seconds": run.status.seconds, "folder": str(folder)})
-
-    def _run(self, claim: Claim, config: RunConfig, folder: Path, name: str, after_round: AfterRound) -> Run | None:
-        """The finished run; None if it failed or was pruned, which is then noted."""
+    def _run(self, task: Task, engine: Engine | None = None) -> None:
+        """Run one point, and note what came of it."""
         import optuna
 
+        claim = task.claim
         try:
-            with claim.alive():
-                run = self._ensure(config, folder, name, after_round)
+            run = self._ensure(task, engine)
+            if run.status.state == "failed":
+                claim.failed(run.status.reason, diverged=True)
+                return
+            value = self._value(run, task.is_trial)
         except optuna.TrialPruned:
             claim.pruned()
-            return None
+            return
         except KeyboardInterrupt:
             claim.release()
             raise
         except Exception as error:  # one trial that breaks must not end the others
             claim.failed(f"{type(error).__name__}: {error}")
-            return None
-        if run.status.state == "failed":
-            claim.failed(run.status.reason, diverged=True)
-            return None
-        return run
+            return
+        if math.isnan(value):
+            what = f"the criterion {self.sweep.criterion}" if task.is_trial else "the mean on the test split"
+            claim.failed(f"{what} has no value: no client has examples to choose on")
+        else:
+            claim.done(value, {"seconds": run.status.seconds, "folder": str(task.folder)})
 
-    def _ensure(self, config: RunConfig, folder: Path, name: str, after_round: AfterRound) -> Run:
-        """The run of this config, also if a process that was taken for dead is still at it."""
+    def _ensure(self, task: Task, engine: Engine | None) -> Run:
+        """The run of a task, also if a process that was taken for dead is still at it."""
+        after_round = self._pruning(task.claim) if task.is_trial and self.sweep.search.pruning else self._after_round
         while True:
             try:
                 return ensure_run(
-                    config, folder, name=name, federation=partial(self._federations.of, config),
-                    after_round=after_round,
+                    task.config, task.folder, name=task.name, federation=partial(self._federations.of, task.config),
+                    engine=engine, after_round=after_round,
                 )  # fmt: skip
             except InUseError:
                 time.sleep(_POLL_SECONDS)
@@ -178,9 +273,9 @@ def run_sweep(
     workers: int = 1,
     threads: int = 1,
     minutes: float = math.inf,
-    show: Callable[[list[Tally]], None] = lambda _: None,
+    show: Callable[[Studies], None] = lambda _: None,
 ) -> Studies:
-    """Run a sweep on `workers` processes with `threads` torch threads each; `show` gets the table about twice a second.
+    """Run a sweep on `workers` processes with `threads` torch threads each; `show` is called about twice a second.
 
     No workers: everything runs in this process. Raises KeyboardInterrupt when it was stopped; the same call goes on.
     """
@@ -190,27 +285,31 @@ def run_sweep(
     if workers == 0:
         with torch_threads(threads):
             TrialRunner(sweep, home, deadline=time.monotonic() + 60 * minutes).work()
-        show(studies.tallies())
+        show(studies)
         return studies
-    context = multiprocessing.get_context("spawn")
-    arguments = [(sweep, home, number, threads, minutes, os.getpid()) for number in range(workers)]
-    processes: list[BaseProcess] = [context.Process(target=_work, args=one, daemon=True) for one in arguments]
+    forks = _can_fork(threads)
+    start_process = (multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")).Process
+    image = _make_image(studies, threads) if forks else None
+    arguments = [(sweep, home, number, workers, threads, minutes, os.getpid(), image) for number in range(workers)]
+    processes: list[BaseProcess] = [start_process(target=_work, args=one, daemon=True) for one in arguments]
     with stop_on_signal() as stop:
+        gc.freeze()  # else the first collection in each worker would copy every page
         for process in processes:
             process.start()
+        gc.unfreeze()
         try:
             while any(process.is_alive() for process in processes):
-                show(studies.tallies())
+                show(studies)
                 if stop:
                     _stop(processes)
                     break
-                processes[0].join(_POLL_SECONDS)
+                wait([process.sentinel for process in processes if process.is_alive()], _POLL_SECONDS)
         except BaseException:
             _stop(processes)
             raise
     for process in processes:
         process.join()
-    show(studies.tallies())
+    show(studies)
     if stop:
         raise KeyboardInterrupt
     broken = [process.exitcode for process in processes if process.exitcode not in (0, 130)]
@@ -219,7 +318,28 @@ def run_sweep(
     return studies
 
 
-def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float, parent: int) -> None:
+def _can_fork(threads: int) -> bool:
+    """Whether workers can be forked, which takes no time, or must be started from nothing, which takes seconds.
+
+    Forked, they must not use threads of libraries that this process may have used, and nobody may hold a lock.
+    """
+    alone = threading.active_count() == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return sys.platform == "linux" and threads == 1 and alone
+
+
+def _make_image(studies: Studies, threads: int) -> Image:
+    """Load the clients that most trials share, once for all workers."""
+    sweep, federations = studies.sweep, Federations()
+    contestant = sweep.contestants[0]
+    with torch_threads(threads), contextlib.suppress(PropFairError):  # every trial will tell of it
+        federations.of(sweep.trial_config(contestant, sweep.example(contestant)))
+    studies.disconnect()
+    return Image(studies, federations)
+
+
+def _work(
+    sweep: Sweep, home: Home, number: int, workers: int, threads: int, minutes: float, parent: int, image: Image | None
+) -> None:
     """The main function of a worker process."""
 
     def after_round(_: Progress) -> None:
@@ -228,11 +348,14 @@ def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float, p
 
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C in the terminal reaches the parent alone, which asks once
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, signal.default_int_handler)
     torch.set_num_threads(threads)
     try:
         deadline = time.monotonic() + 60 * minutes
-        TrialRunner(sweep, home, number=number, deadline=deadline, after_round=after_round).work()
+        TrialRunner(
+            sweep, home, number=number, workers=workers, deadline=deadline, after_round=after_round, image=image
+        ).work()
     except KeyboardInterrupt:
         os._exit(130)
     except PropFairError as error:  # one line, as the parent would say it
@@ -247,15 +370,21 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             process.terminate()
 
 
-def _with_distributions(contestant: Tunable) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _with_distributions(contestant: Tunable, further: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     import optuna
 
     choices = {
         key: optuna.distributions.CategoricalDistribution([stored(value) for value in values])
-        for key, values in contestant.choices.items()
+        for key, values in reachable(contestant, further).choices.items()
         if not isinstance(values, Range)
     }
-    return [({key: stored(value) for key, value in point.items()}, choices) for point in contestant.grid()]
+    points = all_points(contestant, further)
+    return [({key: stored(value) for key, value in point.items()}, choices) for point in points]
+
+
+def _suggested(claim: Claim, contestant: Tunable) -> dict[str, Any]:
+    """The values of a claimed point."""
+    return {key: _suggest(claim.trial, key, value) for key, value in contestant.choices.items()}
 
 
 def _suggest(trial: "optuna.trial.Trial", key: str, values: tuple[Any, ...] | Range) -> Any:

@@ -11,7 +11,7 @@ from propfair.engines.ray.cluster import connected
 from propfair.errors import ConfigError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Home, Studies, Tally
+from propfair.tuning.studies import Home, Studies
 from propfair.tuning.sweep import TrialRunner
 
 POLL_SECONDS = 0.5
@@ -28,7 +28,7 @@ def run_sweep_on_ray(
     gpus: float = 0.0,
     threads: int = 1,
     minutes: float = math.inf,
-    show: Callable[[list[Tally]], None] = lambda _: None,
+    show: Callable[[Studies], None] = lambda _: None,
 ) -> Studies:
     """`run_sweep` with its workers on the Ray cluster at `address`; "" starts a Ray here for the time of the sweep.
 
@@ -44,21 +44,22 @@ def run_sweep_on_ray(
     studies = Studies(sweep, shared)
     with connected(address, math.ceil(workers * cpus) or None) as ray, stop_on_signal() as stop:
         remote = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=-1, scheduling_strategy="SPREAD")
-        waiting = [remote.remote(sweep, shared, number, threads, minutes) for number in range(workers)]
+        waiting = [remote.remote(sweep, shared, number, workers, threads, minutes) for number in range(workers)]
         while waiting and not stop:
             done, waiting = ray.wait(waiting, timeout=POLL_SECONDS)
             ray.get(done)
-            show(studies.tallies())
+            show(studies)
         if waiting:
             for reference in waiting:
                 ray.cancel(reference)
             ray.wait(waiting, num_returns=len(waiting), timeout=STOP_SECONDS)
-    show(studies.tallies())
+    show(studies)
     if stop:
         raise KeyboardInterrupt
     return studies
 
 
-def _work(sweep: Sweep, home: Home, number: int, threads: int, minutes: float) -> None:
+def _work(sweep: Sweep, home: Home, number: int, workers: int, threads: int, minutes: float) -> None:
     torch.set_num_threads(threads)
-    TrialRunner(sweep, home, number=number, deadline=time.monotonic() + 60 * minutes).work()
+    deadline = time.monotonic() + 60 * minutes
+    TrialRunner(sweep, home, number=number, workers=workers, deadline=deadline).work()

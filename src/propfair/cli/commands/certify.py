@@ -46,7 +46,7 @@ def certify(
     ] = 0.01,
     over: DrawnOver = None,
     paired: Annotated[
-        bool, typer.Option("--paired", help="Run the models on the test data again, for narrower intervals.")
+        bool, typer.Option("--paired", help="Run the models on the test data again, where runs kept no answers.")
     ] = False,
     picture: Annotated[
         Path, typer.Option("--out", "-o", help="The picture to write (PNG, PDF, SVG).")

@@ -18,7 +18,7 @@ from propfair.cli.options import (
     Quiet,
     Trust,
     gathered,
-    seed_list,
+    seeds_said,
 )
 
 
@@ -33,7 +33,10 @@ def compare(
         ),
     ] = None,
     config: ConfigFile = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, such as 0,1,2.")] = "0",
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", help="Seeds, such as 0,1,2; else that of the settings, 0.", show_default=False),
+    ] = None,
     tune: Annotated[
         bool,
         typer.Option(
@@ -87,7 +90,7 @@ def compare(
     if with_local and not any(text.partition(":")[0] == ALONE for text in wanted):
         wanted = [*wanted, ALONE]
     contestants = Contestant.parse_all(wanted)
-    numbers = seed_list(seeds)
+    numbers = seeds_said(seeds, overrides) or (content.get("seed", 0),)
     quiet = quiet or output == Format.json
     contest = Contest.of(
         content, contestants, overrides=overrides, out=out, tuning=f"{trials} by {criterion}" if tune else ""

@@ -5,17 +5,18 @@ import enum
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seed_list
+from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, gathered, seeds_said
 
 if TYPE_CHECKING:
     from propfair.runs.progress import AfterRound
     from propfair.tuning.search import Sweep
-    from propfair.tuning.studies import Tally
+    from propfair.tuning.studies import Studies
 
 
 class Scale(enum.StrEnum):
@@ -52,6 +53,10 @@ def reproduce(
     minutes: Annotated[
         float | None, typer.Option("--minutes", help="Start no run after so many minutes.", show_default=False)
     ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option("--records", help="For claims and natural: kept runs, or folders of some.", show_default=False),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run, and for how long.")] = False,
     device: Device = None,
     data_dir: DataDir = None,
@@ -64,7 +69,9 @@ def reproduce(
     """
     from propfair.cli.display import print_json, print_table
     from propfair.cli.report_text import write_page
+    from propfair.errors import ConfigError
     from propfair.paper.catalogue import load_preset, preset_names
+    from propfair.paper.claims import judge_records
     from propfair.paper.reproduce import left_to_run, said_estimate
     from propfair.paper.reproduce import reproduce as redo
     from propfair.paper.settings import NotCompleteError, Settings
@@ -78,6 +85,18 @@ def reproduce(
         else:
             print_table("Tables and figures", ["name", "what it is"], [[*pair] for pair in listed.items()])
         return
+    if load_preset(name).kind == "claims":
+        judged, kept, content = judge_records(name, records or [Path("results")], out or RUNS / "reproduce")
+        if output == Format.json:
+            print_json({**content, "files": [str(file) for file in kept]})
+            return
+        print_table(judged.title, judged.columns, judged.rows, caption="\n".join(judged.notes))
+        for file in kept:
+            typer.echo(f"written: {file}")
+        return
+    if records and load_preset(name).kind != "natural":
+        raise ConfigError(f"--records is for claims and natural; {name} is made from the runs in --out")
+    given = gathered(overrides, device=device, data_dir=data_dir)
     settings = Settings(
         scale=scale.value,
         out=out or RUNS / "reproduce" / scale.value,
@@ -86,9 +105,10 @@ def reproduce(
         published=published,
         only=tuple(only.split(",")) if only else (),
         experiments=tuple(experiments.split(",")) if experiments else (),
-        seeds=tuple(seed_list(seeds)) if seeds else (),
-        overrides=gathered(overrides, device=device, data_dir=data_dir),
+        seeds=seeds_said(seeds, given) or (),
+        overrides=given,
         minutes=math.inf if minutes is None else minutes,
+        records=tuple(records or ()),
     )
     if dry_run:
         for title, note, sweep, found in left_to_run(name, settings):
@@ -130,7 +150,7 @@ class _Screen:
             typer.echo(text, err=True)
 
     @contextlib.contextmanager
-    def table(self, sweep: "Sweep") -> Iterator[Callable[[list["Tally"]], None]]:
+    def table(self, sweep: "Sweep") -> Iterator[Callable[["Studies"], None]]:
         from propfair.cli.sweep_text import live_table
 
         with live_table(sweep, max(1, self._workers), quiet=self._quiet) as show:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
-from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, Trust, gathered, seed_list
+from propfair.cli.options import DataDir, Device, Format, Out, OutputFormat, Quiet, Trust, gathered, seeds_said
 
 
 class Selection(enum.StrEnum):
@@ -71,10 +71,10 @@ def sweep(
     from propfair.tuning.sweep import run_sweep
     from propfair.tuning.sweep_ray import run_sweep_on_ray
 
+    given = gathered(overrides, device=device, data_dir=data_dir)
     loaded = load_sweep(
-        file, gathered(overrides, device=device, data_dir=data_dir), criterion=criterion,
-        selection=None if selection is None else selection.value,
-        seeds=None if seeds is None else tuple(seed_list(seeds)), trust=trust,
+        file, given, criterion=criterion, selection=None if selection is None else selection.value,
+        seeds=seeds_said(seeds, given), trust=trust,
     )  # fmt: skip
     home = Home.at(out or RUNS / slug(loaded.name), storage)
     on_ray = partial(run_sweep_on_ray, address="" if ray == "local" else ray or "", cpus=threads)

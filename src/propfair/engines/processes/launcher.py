@@ -18,10 +18,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 _BOOT = """
-import signal, sys
+import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent, which then ends its workers
     signal.signal(number, signal.SIG_IGN)
-sys.path[:] = sys.argv[2:]
+parent = int(sys.argv[2])
+def look(*_):  # importing takes seconds, on a busy machine a minute: nobody waits for it whose parent is gone
+    if os.getppid() != parent:
+        os._exit(0)
+signal.signal(signal.SIGALRM, look)
+signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+sys.path[:] = sys.argv[3:]
 from propfair.engines.processes.launcher import fork_on_request
 fork_on_request(int(sys.argv[1]))
 """
@@ -38,7 +44,7 @@ class Launcher:
         self._numbers = itertools.count()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(self._owner), *sys.path],
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
                 env=_environment(),
             )  # fmt: skip
@@ -104,6 +110,8 @@ def fork_on_request(control_fd: int) -> None:
     """The launcher's own program."""
     from propfair.engines.processes.worker import serve
 
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the end of the parent is read from the socket
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     gc.freeze()  # else the first collection in each worker would copy every page
     pids: dict[int, int] = {}
     with socket.socket(fileno=control_fd) as control:

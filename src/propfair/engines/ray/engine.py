@@ -24,7 +24,6 @@ from torch import Tensor
 
 from propfair.algorithms.base import ClientId
 from propfair.core.client import Memory, Workload
-from propfair.core.evaluation import Evaluation
 from propfair.core.messages import BLOCK, Block, Job, Reply, Report, Reports, reduce_block
 from propfair.core.params import FlatModel
 from propfair.engines.inprocess import InProcessSession, torch_threads
@@ -32,7 +31,6 @@ from propfair.engines.ray.cluster import connected
 from propfair.engines.ray.pool import ActorPool, ActorTask, OnHang
 from propfair.engines.session import ENGINES, Engine, Session
 from propfair.errors import ConfigError
-from propfair.federation.federation import Split
 
 TASKS_PER_WORKER = 4  # at least, so that workers end a round together
 
@@ -174,19 +172,14 @@ class RaySession(Session):
         ]
         return torch.cat([found.tensor() for parts in self._pool.run(tasks, 0) for _, found in parts])
 
-    def evaluate_personal(self, split: Split, clients: Sequence[ClientId]) -> Evaluation:
+    def measure_each(self, models: Sequence[Memory], batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        sent = [(_Packed.of(own["params"]), _Packed.of(own["buffers"])) for own in models]
         tasks = [
-            ActorTask(
-                "measure_personal",
-                (split, some, {client: _pack(self._memories[client]) for client in some if client in self._memories}),
-            )
-            for some in (list(clients[start : start + BLOCK]) for start in range(0, len(clients), BLOCK))
+            ActorTask("measure_each", (sent[start : start + BLOCK], list(map(list, batches[start : start + BLOCK]))))
+            for start in range(0, len(models), BLOCK)
         ]
-        results = [evaluation for parts in self._pool.run(tasks, 0) for _, evaluation in parts]
-        loss, accuracy, sizes = (torch.cat(column) for column in zip(*(found[:3] for found in results), strict=True))
-        names = results[0].metrics
-        metrics = {name: torch.cat([found.metrics[name] for found in results]) for name in names}
-        return Evaluation(loss, accuracy, sizes, metrics)
+        found = (of_one for parts in self._pool.run(tasks, 0) for _, of_some in parts for of_one in of_some)
+        return [[values.tensor() for values in of_one] for of_one in found]
 
     @property
     def memories(self) -> Mapping[ClientId, Memory]:
@@ -265,11 +258,8 @@ class _Actor:
         own = {"params": model[0].tensor(), "buffers": model[1].tensor()}
         return _Packed.of(self._session.measure_metrics([own], [batches], [name]))
 
-    def measure_personal(
-        self, split: Split, clients: list[ClientId], memories: dict[ClientId, _PackedMemory]
-    ) -> Evaluation:
-        self._session.restore({client: _unpack(memory) for client, memory in memories.items()})
-        return self._session.evaluate_personal(split, clients)
+    def measure_each(self, models: list[tuple[_Packed, _Packed]], batches: list[list[Tensor]]) -> list[list[_Packed]]:
+        return [self.measure(model, few) for model, few in zip(models, batches, strict=True)]
 
     def _job(self, model: tuple[_Packed, _Packed], part: Job, memories: dict[ClientId, _PackedMemory]) -> Job:
         self._session.restore({client: _unpack(memory) for client, memory in memories.items()})

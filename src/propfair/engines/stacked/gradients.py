@@ -3,6 +3,7 @@
 Batches are padded to one length; `weight` [C, B] is 1 / (number of real examples) for those and 0 for padding.
 """
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -260,8 +261,17 @@ class Layer(NamedTuple):
         return torch.bmm(x, weight) if self.bias is None else torch.baddbmm(params[self.bias].unsqueeze(1), x, weight)
 
 
+_LAYERS: "weakref.WeakKeyDictionary[FlatModel, list[Layer] | None]" = weakref.WeakKeyDictionary()
+
+
 def linear_layers(model: FlatModel) -> list[Layer] | None:
     """The layers of a module that is a chain of linear layers and ReLUs on the flattened input; None if it is not."""
+    if model not in _LAYERS:  # tracing takes longer than a round
+        _LAYERS[model] = _traced(model)
+    return _LAYERS[model]
+
+
+def _traced(model: FlatModel) -> list[Layer] | None:
     try:
         graph = fx.symbolic_trace(nn.Sequential(model.module))  # so that a lone layer is a layer too
     except Exception:  # whatever a module may do that can't be traced, it is not such a chain

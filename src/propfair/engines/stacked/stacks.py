@@ -8,12 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from propfair.algorithms.base import ClientId
+from propfair.algorithms.base import Algorithm, ClientId
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.messages import Block, Job, Orders, Reports
 from propfair.core.params import FlatModel
 from propfair.engines.stacked.batches import StackedBatches
-from propfair.engines.stacked.gradients import AnyModule, Goal, Gradient, LinearLayers, first, linear_layers, order_of
+from propfair.engines.stacked.gradients import (
+    AnyModule,
+    Goal,
+    Gradient,
+    LinearLayers,
+    StackedOrder,
+    first,
+    linear_layers,
+    order_of,
+)
 
 StackKind = Literal["linear", "any"]
 
@@ -90,7 +99,8 @@ class Stack:
         seen = descend(self.shared, params, batches, work.local, work.local.lr, extra)
         losses = self._goal.batch_losses(seen, batches.weight)
         deltas = join(params).sub_(received).index_select(0, torch.from_numpy(batches.back).to(received.device))
-        return self._reports(tuple(clients), batches, losses, deltas), deltas, own
+        reports = make_reports(work.algorithm, tuple(clients), batches, batches.order, losses, deltas)
+        return reports, deltas, own
 
     def get_ready(self, job: Job, num_clients: int, room: int) -> None:
         """Do now what would make the first rounds slower than those that follow."""
@@ -103,30 +113,32 @@ class Stack:
     def _example_bytes(self) -> int:
         return int(self._work.federation.examples.inputs(self._work.federation.train.values[:1]).nbytes)
 
-    def _reports(
-        self, clients: tuple[ClientId, ...], batches: StackedBatches, losses: Tensor, deltas: Tensor
-    ) -> Reports:
-        """From batch losses [S, C] in the order of the batches, and updates [C, P] in the order of the clients."""
-        losses, algorithm, observed = losses.float().cpu(), self._work.algorithm, {}
-        found, counts = losses.numpy()[:, batches.back], batches.counts[:, batches.back]
-        trained = counts > 0
-        norm2 = torch.linalg.vecdot(deltas, deltas).cpu().numpy()
-        with np.errstate(invalid="ignore"):  # losses of clients that diverged
-            running = np.where(trained, found * counts, 0).sum(0) / counts.sum(0)
-            if algorithm.watch is not None:
-                order = order_of(batches.order.names, [column.float().cpu() for column in batches.order.columns])
-                for name, values in algorithm.watch(losses, order).items():
-                    observed[name] = np.where(trained, values.numpy()[:, batches.back], 0).sum(0) / batches.num_steps
-        return Reports(
-            clients,
-            batches.num_steps,
-            norm2 < np.inf,
-            norm2,
-            found[0],
-            running,
-            np.full(len(clients), np.nan),
-            observed,
-        )
+
+def make_reports(
+    algorithm: Algorithm, clients: tuple[ClientId, ...], batches: StackedBatches, told: StackedOrder, losses: Tensor,
+    deltas: Tensor,
+) -> Reports:  # fmt: skip
+    """From batch losses [S, C] in the order of the batches, and updates [C, P] in the order of the clients."""
+    losses, observed = losses.float().cpu(), {}
+    found, counts = losses.numpy()[:, batches.back], batches.counts[:, batches.back]
+    trained = counts > 0
+    norm2 = torch.linalg.vecdot(deltas, deltas).cpu().numpy()
+    with np.errstate(invalid="ignore"):  # losses of clients that diverged
+        running = np.where(trained, found * counts, 0).sum(0) / counts.sum(0)
+        if algorithm.watch is not None:
+            order = order_of(told.names, [column.float().cpu() for column in told.columns])
+            for name, values in algorithm.watch(losses, order).items():
+                observed[name] = np.where(trained, values.numpy()[:, batches.back], 0).sum(0) / batches.num_steps
+    return Reports(
+        clients,
+        batches.num_steps,
+        norm2 < np.inf,
+        norm2,
+        found[0],
+        running,
+        np.full(len(clients), np.nan),
+        observed,
+    )
 
 
 class Extra(NamedTuple):

@@ -76,7 +76,8 @@ function save(name, type, text) {
 
 function csv(columns, rows) {
   const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
+    const said = value === null || value === undefined ? "" : String(value);
+    const text = typeof value === "string" && /^([=@\t\r]|[+-](?!([\d.]+(e[+-]?\d+)?)?$))/.test(said) ? `'${said}` : said; // no formula
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

@@ -81,11 +81,12 @@ function summaryTable(state) {
 }
 
 function aheadSentence(found, measure) {
-  const drawn = [...new Set(found.over.flat().filter((over) => over && over !== "nothing"))];
+  const words = { both: "seeds and test examples", examples: "test examples (other seeds left out)" };
+  const drawn = [...new Set(found.over.flat().filter((over) => over && over !== "nothing"))].map((over) => words[over] || over);
   const points = measure.percent ? " in percentage points" : "";
   const said = `The row's run less the column's${points}, seed by seed where seeds are shared. `;
-  if (!drawn.length) return `${said}Nothing is known of chance: one seed, or too few test examples.`;
-  return `${said}Bold: ahead beyond chance (Holm, 5 %). In brackets, 95 % intervals over ${drawn.join(" or ")} that hold for all pairs at once; p is Holm's.`;
+  if (!drawn.length) return `${said}Nothing is known of chance: one seed, and no answers to the same test examples.`;
+  return `${said}Bold: ahead beyond chance (Holm, 5 %). In brackets, 95 % intervals over ${drawn.join(" or ")} that hold for all pairs at once; p is Holm's, whose test is sharper, so that 0 may lie in the brackets of what it finds.`;
 }
 
 // The difference of two statistics, in percentage points where the statistic is in percent.

@@ -1,0 +1,339 @@
+"""The claims of the paper, judged on records of runs: each holds, does not hold, is undecided, or was not measured.
+
+Every number is one that the library computes elsewhere: differences with intervals that hold all at once
+(`propfair.runs.standing`), certificates (`propfair.runs.certificate`), statistics of runs. A claim *holds* if all that
+it says is beyond chance, it *does not hold* if the opposite of some of it is beyond chance, and it is *undecided*
+otherwise.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from propfair.errors import ConfigError
+from propfair.fairness.intervals import Evidence
+from propfair.files import write_text
+from propfair.paper import catalogue
+from propfair.paper.catalogue import Claim, Claims, Preset, load_experiment, load_preset
+from propfair.paper.onrecord import OnRecord, on_record, read_records
+from propfair.paper.reproduced import Number
+from propfair.report.tables import TextTable
+from propfair.runs.cautions import cautions
+from propfair.runs.certificate import certify
+from propfair.runs.grouping import Group
+from propfair.runs.measures import Measure
+from propfair.runs.run import Run
+from propfair.runs.standing import differences
+
+Finding = Literal["holds", "does not hold", "undecided", "not measured"]
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim on one data set at one scale.
+
+    Attributes:
+        claim: what the paper says.
+        data: the data set.
+        scale: of the runs; empty if there are none.
+        seeds: how many, at least.
+        finding: what the records say in a word.
+        said: and in a sentence.
+        numbers: behind it, in percent, beside the paper's.
+        missing: algorithms that the claim is about and that have no runs.
+    """
+
+    claim: Claim
+    data: str
+    scale: str = ""
+    seeds: int = 0
+    finding: Finding = "not measured"
+    said: str = "no runs on record"
+    numbers: list[Number] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
+
+
+def judge(preset: Claims, runs: Sequence[Run]) -> tuple[list[Judged], list[str]]:
+    """All claims on all data sets that they are about, and what to know about the runs behind them."""
+    about = dict.fromkeys(name for claim in preset.claims for name in _experiments(claim))
+    there = {experiment: on_record(runs, experiment) for experiment in about}
+    found = [one for claim in preset.claims for one in _judged(claim, there)]
+    notes = []
+    for at_scales in there.values():
+        for records in at_scales:
+            groups = [records.group(label) for label in records.runs]
+            notes.append(f"{records.experiment.title}, {records.scale}: {records.experiment.note(records.scale)}.")
+            notes += [f"{records.experiment.title}, {records.scale}: {said}" for said in cautions(groups)]
+    return found, notes
+
+
+def claims_table(preset: Claims, judged: Sequence[Judged], notes: Sequence[str]) -> TextTable:
+    """A line for each claim on each data set."""
+    rows: list[list[str]] = []
+    for one in judged:
+        data = f"{one.data}, {one.scale}" if one.scale and one.finding != "not measured" else one.data
+        row = [one.claim.text, one.claim.where, data, str(one.seeds or "-"), one.said, one.finding]
+        last = rows[-1] if rows else []
+        if one.finding == "not measured" and [*last[:2], *last[3:]] == [*row[:2], *row[3:]]:
+            last[2] = f"{last[2]}; {data}"  # one line for all data sets that tell as little
+        else:
+            rows.append(row)
+    columns = ["claim", "where", "data, scale", "seeds", "what the records say", "finding"]
+    usual = (
+        f"Intervals hold together for all comparisons of a line at {100 * LEVEL:g} %. A claim holds if all that it "
+        "says is beyond chance, and does not hold if the opposite of some of it is."
+    )
+    return TextTable(preset.title, columns, rows, [usual, *notes])
+
+
+def judge_records(name: str, places: Sequence[Path], out: Path) -> tuple[TextTable, list[Path], dict[str, Any]]:
+    """Judge the claims of a preset on the records at some places; the table, the files written, all as JSON values."""
+    preset = load_preset(name)
+    assert isinstance(preset, Claims)
+    judged, notes = judge(preset, read_records(places))
+    table = claims_table(preset, judged, notes)
+    content = {"title": preset.title, "notes": notes, "claims": [_as_dict(one) for one in judged]}
+    written = table.write(out / name)
+    written.append(out / f"{name}.json")
+    write_text(written[-1], json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return table, written, content
+
+
+def _judged(claim: Claim, there: Mapping[str, Sequence[OnRecord]]) -> Iterator[Judged]:
+    for experiment in _experiments(claim):
+        judged = [_judge(claim, experiment, records) for records in there[experiment]]
+        measured = [one for one in judged if one.finding != "not measured"]
+        yield from measured or judged[:1] or [Judged(claim, load_experiment(experiment).title)]
+
+
+def _judge(claim: Claim, experiment: str, records: OnRecord) -> Judged:
+    if isinstance(claim, catalogue.BestClaim):
+        return _best(claim, _table(claim.tables, experiment), records)
+    if isinstance(claim, catalogue.OrderClaim):
+        return _order(claim, _table(claim.tables, experiment), records)
+    if isinstance(claim, catalogue.RelativeClaim):
+        return _relative(claim, records)
+    if isinstance(claim, catalogue.FinetunedClaim):
+        return _finetuned(claim, records)
+    if isinstance(claim, catalogue.GapClaim):
+        return _gap(claim, records)
+    return _diverges(claim, records)
+
+
+def _best(claim: catalogue.BestClaim, table: catalogue.Statistics, records: OnRecord) -> Judged:
+    here, missing = _present(table.paper, records)
+    if claim.algorithm not in here or len(here) < 2:
+        return _unmeasured(claim, records, missing)
+    groups = [records.group(label) for label in here]
+    found = differences(groups, claim.statistic, level=LEVEL)
+    mine = here.index(claim.algorithm)
+    others = [place for place in range(len(here)) if place != mine]
+    ahead = [here[place] for place in others if found.ahead[mine, place]]
+    behind = [here[place] for place in others if found.ahead[place, mine]]
+    numbers = _numbers(table, claim.statistic, groups)
+    nearest = max(others, key=lambda place: float(found.values[place]))
+    gap, low, high = (100 * float(one[mine, nearest]) for one in (found.differences, found.low, found.high))
+    said = (
+        f"{_values(numbers, records)}; surely ahead of {_listed(ahead)}, surely behind {_listed(behind)}; the best of "
+        f"the others is {here[nearest]}, "
+        f"{gap:+.1f} {_limits(low, high)}"
+    )
+    finding: Finding = "does not hold" if behind else "holds" if len(ahead) == len(others) else "undecided"
+    return _told(claim, records, here, finding, said, numbers, missing)
+
+
+def _order(claim: catalogue.OrderClaim, table: catalogue.Statistics, records: OnRecord) -> Judged:
+    here, missing = _present(table.paper, records)
+    if len(here) < 2:
+        return _unmeasured(claim, records, missing)
+    groups = [records.group(label) for label in here]
+    found = differences(groups, claim.statistic, level=LEVEL)
+    paper = [table.paper[label][claim.statistic][0] for label in here]
+    pairs = [(a, b) for a in range(len(here)) for b in range(len(here)) if paper[a] > paper[b]]
+    same = sum(bool(found.ahead[pair]) for pair in pairs)
+    reversed_ = [(here[a], here[b]) for a, b in pairs if found.ahead[b, a]]
+    numbers = _numbers(table, claim.statistic, groups)
+    said = (
+        f"{_values(numbers, records)}; of {len(pairs)} pairs {same} surely in "
+        f"the paper's order, {len(reversed_)} surely the other way round"
+        + (f" ({', '.join(f'{b} over {a}' for a, b in reversed_)})" if reversed_ else "")
+    )
+    finding: Finding = "does not hold" if reversed_ else "holds" if same == len(pairs) else "undecided"
+    return _told(claim, records, here, finding, said, numbers, missing)
+
+
+def _relative(claim: catalogue.RelativeClaim, records: OnRecord) -> Judged:
+    figure = load_preset(claim.figure)
+    assert isinstance(figure, catalogue.Relative)
+    here, missing = _present([figure.reference, *figure.paper], records)
+    if figure.reference not in here or len(here) < 2:
+        return _unmeasured(claim, records, missing)
+    rivals = [label for label in here if label != figure.reference]
+    changes = _changes([(label, records.runs[figure.reference], records.runs[label]) for label in rivals], figure.paper)
+    return _signed(claim, records, here, changes, missing, positive=False)
+
+
+def _finetuned(claim: catalogue.FinetunedClaim, records: OnRecord) -> Judged:
+    figure = load_preset(claim.figure)
+    assert isinstance(figure, catalogue.Finetune)
+    pairs = {label: (figure.start or label, figure.end or label) for label in figure.paper}
+    there = {label: pair for label, pair in pairs.items() if pair in records.tuned and pair[0] in records.runs}
+    missing = tuple(label for label in pairs if label not in there)
+    if not there:
+        return _unmeasured(claim, records, missing)
+    changes = _changes(
+        [(label, records.runs[pair[0]], records.tuned[pair]) for label, pair in there.items()], figure.paper
+    )
+    return _signed(claim, records, [pair[0] for pair in there.values()], changes, missing, positive=claim.better)
+
+
+def _gap(claim: catalogue.GapClaim, records: OnRecord) -> Judged:
+    here, missing = _present([claim.algorithm, claim.rival], records)
+    if missing or not all(records.group(label).has(Measure("train")) for label in here):
+        return _unmeasured(claim, records, missing, "no training accuracies on record")
+    gaps = [{seed: _lost(run, claim.statistic) for seed, run in records.group(one).by_seed.items()} for one in here]
+    seeds = sorted(set(gaps[0]) & set(gaps[1]))
+    evidence = Evidence(np.array([gaps[0][seed] - gaps[1][seed] for seed in seeds]))
+    interval = evidence.interval(level=LEVEL) if len(seeds) > 1 else None
+    low, high = (100 * interval.low, 100 * interval.high) if interval else (math.nan, math.nan)
+    number = Number(claim.algorithm, f"gap - {claim.rival}", 100 * evidence.value, low=low, high=high)
+    lost = [100 * float(np.mean([own[seed] for seed in seeds])) for own in gaps]
+    lost_by = ", ".join(f"{points:.1f} points under {label}" for points, label in zip(lost, here, strict=True))
+    said = f"{claim.statistic} loses {lost_by}: {number.ours:+.1f} {_limits(low, high)}"
+    finding: Finding = "holds" if low > 0 else "does not hold" if high < 0 else "undecided"
+    return _told(claim, records, here, finding, said, [number], ())
+
+
+def _diverges(claim: catalogue.DivergesClaim, records: OnRecord) -> Judged:
+    runs = [
+        run
+        for run in [*records.others, *(one for own in records.runs.values() for one in own)]
+        if run.config["algorithm"]["name"] == claim.name
+        and all(run.config["algorithm"].get(key) == value for key, value in claim.settings.items())
+    ]
+    if not runs:
+        return _unmeasured(claim, records, (), "no such runs on record")
+    diverged = [run for run in runs if run.status.state == "failed" or run.num_dropped]
+    means = [f"{100 * run.summary().mean:.1f}" for run in runs if run.status.state == "finished"]
+    rates = sorted({run.config["local"]["lr"] for run in runs})
+    said = f"{len(diverged)} of {len(runs)} runs diverged, at learning rates {', '.join(map(str, rates))}" + (
+        f"; means of those that ended: {', '.join(means)}" if means else ""
+    )
+    finding: Finding = "holds" if 2 * len(diverged) >= len(runs) else "does not hold" if not diverged else "undecided"
+    return Judged(
+        claim, records.experiment.title, records.scale, len({run.seed for run in runs}), finding, said,
+        [Number(claim.name, "diverged", 100 * len(diverged) / len(runs))],
+    )  # fmt: skip
+
+
+def _changes(pairs: Sequence[tuple[str, list[Run], list[Run]]], paper: dict[str, float]) -> list[Number]:
+    """For each pair the mean relative change of the first runs' clients under the second, with its interval."""
+    numbers = []
+    level = 1 - (1 - LEVEL) / len(pairs)
+    for label, reference, other in pairs:
+        found = certify(reference, other, level=level)
+        interval = found.intervals[0]
+        low, high = (100 * interval.low, 100 * interval.high) if interval else (math.nan, math.nan)
+        value = 100 * float(found.certificate.values[0])
+        numbers.append(Number(label, "relative change", value, paper=paper[label], low=low, high=high))
+    return numbers
+
+
+def _signed(
+    claim: Claim, records: OnRecord, here: Sequence[str], changes: list[Number], missing: Sequence[str], *,
+    positive: bool,
+) -> Judged:  # fmt: skip
+    """A claim that all changes are above 0, or that none is."""
+    above = [one for one in changes if one.low > 0]
+    below = [one for one in changes if one.high < 0]
+    as_said, against = (above, below) if positive else (below, above)
+    said = ", ".join(
+        f"{one.row} {one.ours:+.1f} % {_limits(one.low, one.high)} (paper {one.paper:+.1f} %)" for one in changes
+    )
+    finding: Finding = "does not hold" if against else "holds" if len(as_said) == len(changes) else "undecided"
+    return _told(claim, records, here, finding, said, changes, missing)
+
+
+def _told(
+    claim: Claim, records: OnRecord, here: Sequence[str], finding: Finding, said: str, numbers: list[Number],
+    missing: Sequence[str],
+) -> Judged:  # fmt: skip
+    seeds = min(len(records.group(label).by_seed) for label in here)
+    whole = f"{said}; not run: {', '.join(missing)}" if missing else said
+    final: Finding = "undecided" if missing and finding == "holds" else finding  # part of a claim is not the claim
+    return Judged(
+        claim, records.experiment.title, records.scale, seeds, final, whole, numbers, tuple(missing)
+    )  # fmt: skip
+
+
+def _unmeasured(claim: Claim, records: OnRecord, missing: Sequence[str], why: str = "") -> Judged:
+    said = f"no runs of {', '.join(missing)} on record" if missing else why
+    return Judged(claim, records.experiment.title, records.scale, said=said, missing=tuple(missing))
+
+
+def _present(labels: Sequence[str] | dict[str, Any], records: OnRecord) -> tuple[list[str], tuple[str, ...]]:
+    """Those of the algorithms that have runs, and those that have none."""
+    return [one for one in labels if one in records.runs], tuple(one for one in labels if one not in records.runs)
+
+
+def _lost(run: Run, statistic: str) -> float:
+    """What a statistic loses from the training to the test split."""
+    train, test = (run.summary(Measure(split)).as_dict()[statistic] for split in ("train", "test"))
+    return train - test
+
+
+def _experiments(claim: Claim) -> list[str]:
+    names = [claim.figure] if isinstance(claim, (catalogue.RelativeClaim, catalogue.FinetunedClaim)) else claim.tables
+    return [_experiment(load_preset(name)) for name in names]
+
+
+def _experiment(preset: Preset) -> str:
+    if not isinstance(preset, (catalogue.Statistics, catalogue.Relative, catalogue.Finetune)):
+        raise ConfigError(f"a claim can't be about {preset.title}: it has no experiment")
+    return preset.experiment
+
+
+def _table(names: Sequence[str], experiment: str) -> catalogue.Statistics:
+    tables = [load_preset(name) for name in names]
+    return next(one for one in tables if isinstance(one, catalogue.Statistics) and one.experiment == experiment)
+
+
+def _numbers(table: catalogue.Statistics, statistic: str, groups: Sequence[Group]) -> list[Number]:
+    """A statistic of each group in percent, beside the paper's; the highest first."""
+    found = {group.label: group.statistics()[statistic] for group in groups}
+    numbers = [
+        Number(label, statistic, 100 * own.mean, 100 * own.std, *table.paper[label][statistic])
+        for label, own in found.items()
+    ]
+    return sorted(numbers, key=lambda number: -number.ours)
+
+
+def _values(numbers: Sequence[Number], records: OnRecord) -> str:
+    """Ours; at the paper's scale beside the paper's, and how many of its standard deviations lie between."""
+    at_scale = records.scale == "paper"
+    return ", ".join(
+        f"{one.row} {one.ours:.1f}" + (f" (paper {one.paper:.1f}, {one.in_stds:+.1f} std)" if at_scale else "")
+        for one in numbers
+    )
+
+
+def _limits(low: float, high: float) -> str:
+    return "(no interval)" if math.isnan(low) else f"[{low:+.1f}, {high:+.1f}]"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _as_dict(one: Judged) -> dict[str, Any]:
+    return {
+        "claim": one.claim.text, "where": one.claim.where, "data": one.data, "scale": one.scale or None,
+        "seeds": one.seeds, "finding": one.finding, "said": one.said, "missing": list(one.missing),
+        "numbers": [number.as_dict() for number in one.numbers],
+    }  # fmt: skip

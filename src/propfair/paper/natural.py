@@ -1,0 +1,100 @@
+"""Natural clients under several conditions: who is better off when rounds are partial, or local work is long."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from propfair.errors import ConfigError, DataError, unknown
+from propfair.paper.catalogue import Natural, check_experiments
+from propfair.paper.onrecord import read_records
+from propfair.paper.ranking import LEVEL, STATISTICS, difference_from
+from propfair.paper.reproduced import Number, Reproduced
+from propfair.paper.settings import NotCompleteError, Screen, Settings
+from propfair.runs.cautions import cautions
+from propfair.runs.compare import Contest
+from propfair.runs.contestant import Contestant
+from propfair.runs.grouping import Group
+from propfair.runs.run import Run
+from propfair.runs.toml import flat
+
+_HOW = ("engine.name", "schedule.checkpoint_every")
+Conditions = Mapping[str, Sequence[Group]]  # the groups under each
+
+
+def natural(name: str, preset: Natural, settings: Settings, screen: Screen) -> list[Reproduced]:
+    """A table for each data set: all contestants under all conditions, held against the reference in each.
+
+    From the records that the settings name, if they name some; else what is missing is trained.
+    """
+    if settings.published:
+        raise ConfigError(f"{name} has no published values to take: leave --published out")
+    size = preset.at(settings.scale)
+    chosen = check_experiments(settings.experiments, list(size.data))
+    if settings.records:
+        runs = read_records(settings.records)
+        there = {data: _recorded(preset, size.data[data].run, runs) for data in chosen}
+    else:
+        there = {data: _trained(name, preset, data, settings, screen) for data in chosen}
+    found = [_told(name, preset, data, settings, groups) for data, groups in there.items() if groups]
+    if not found:
+        raise DataError(f"there are no runs of {preset.title} in {', '.join(map(str, settings.records))}")
+    return found
+
+
+def _trained(name: str, preset: Natural, data: str, settings: Settings, screen: Screen) -> Conditions:
+    described = preset.at(settings.scale).data[data]
+    contestants = Contestant.parse_all(preset.contestants)
+    for label in settings.only:
+        if label not in (one.label for one in contestants):
+            raise unknown("contestant", label, [one.label for one in contestants])
+    if settings.only:
+        contestants = [one for one in contestants if one.label in (preset.reference, *settings.only)]
+    screen.say(f"{described.title}, scale {settings.scale}: {described.note}")
+    found = {}
+    for condition, changes in preset.conditions.items():
+        overrides = {**flat(changes), **settings.overrides}
+        contest = Contest.of(described.run, contestants, overrides=overrides, out=settings.out / name / data)
+        seeds = settings.seeds or preset.at(settings.scale).seeds
+        found[condition] = [one.group for one in contest.train(seeds, show_run=screen.run)]
+        if not all(group.finished for group in found[condition]):
+            raise NotCompleteError(f"a run of {described.title} did not come to its end")
+    return found
+
+
+def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -> Conditions:
+    """The runs of each condition that there are runs of; where and how they were run does not matter."""
+    found = {}
+    said = {key: value for key, value in flat(shared).items() if key not in _HOW}
+    for condition, changes in preset.conditions.items():
+        wanted = {**said, **flat(changes)}
+        own = [run for run in runs if wanted == {key: flat(run.config).get(key) for key in wanted}]
+        labels = [label for label in preset.contestants if any(run.plain_name == label for run in own)]
+        if preset.reference in labels:
+            found[condition] = [
+                Group(label, tuple(run for run in own if run.plain_name == label), {}) for label in labels
+            ]
+    return found
+
+
+def _told(name: str, preset: Natural, data: str, settings: Settings, conditions: Conditions) -> Reproduced:
+    described = preset.at(settings.scale).data[data]
+    numbers, runs, notes = [], [], []
+    for condition, groups in conditions.items():
+        runs += [run.folder for group in groups for run in group.runs if run.folder is not None]
+        notes += [f"{condition}: {said}" for said in cautions(groups)]
+        reference = next(group for group in groups if group.label == preset.reference)
+        for group in groups:
+            row = f"{condition}: {group.label}"
+            for statistic in STATISTICS:
+                found = group.statistics()[statistic]
+                numbers.append(Number(row, statistic, 100 * found.mean, 100 * found.std))
+                if group is not reference:
+                    apart = difference_from(group, reference, statistic, len(groups) - 1)
+                    numbers.append(Number(row, apart.column, apart.ours, low=apart.low, high=apart.high))
+    seeds = sorted({run.seed for groups in conditions.values() for group in groups for run in group.runs})
+    told = [
+        f"scale {settings.scale}: {described.note}",
+        f"accuracy in percent; seeds {', '.join(map(str, seeds))}; population std; nothing was tuned",
+        f"differences are from {preset.reference} under the same condition, seed by seed, with intervals that hold for "
+        f"all of a condition at once at {100 * LEVEL:g} %",
+    ]
+    return Reproduced(f"{name}-{data}", preset, numbers, [*told, *notes], runs=runs, part=described.title)

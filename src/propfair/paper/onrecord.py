@@ -1,0 +1,101 @@
+"""Which runs on record belong to which experiment of the paper, and to which scale of it."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from propfair.errors import DataError
+from propfair.paper.catalogue import Experiment, Scale, load_experiment
+from propfair.runs.grouping import Group, setting_of
+from propfair.runs.reading import read_runs, trials_apart
+from propfair.runs.run import Run
+
+SCALES: tuple[Scale, ...] = ("paper", "small", "smoke")
+_THEN = " then "  # in the name of a run that was trained on: "fedavg, seed 0 then propfair"
+
+
+@dataclass(frozen=True)
+class OnRecord:
+    """The runs of one experiment at one scale.
+
+    Attributes:
+        experiment: of the paper.
+        scale: of the runs.
+        runs: by the algorithm's label in the experiment, its runs.
+        tuned: by the labels of the first and the second algorithm, runs that were trained on.
+        others: runs on the same data at the same scale of rules that the experiment does not have.
+    """
+
+    experiment: Experiment
+    scale: Scale
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    tuned: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
+    others: list[Run] = field(default_factory=list)
+
+    def group(self, label: str) -> Group:
+        """The runs of an algorithm, one for each seed; refused if they are of several settings."""
+        own = self.runs[label]
+        settings = {setting_of(run) for run in own}
+        if len(settings) > 1:
+            raise DataError(
+                f"there are runs of {label} on {self.experiment.title} at scale {self.scale} with {len(settings)} "
+                "different settings, and a claim is about one. Keep the records of one of them."
+            )
+        return Group(label, tuple(own), {})
+
+
+def read_records(places: Iterable[Path]) -> list[Run]:
+    """The runs in files that `propfair keep` wrote, in folders of such files, and in run folders; no trials."""
+    found: list[Path] = []
+    for place in places:
+        kept = sorted(place.glob("*.parquet")) if place.is_dir() else []
+        found += kept or [place]
+    runs, problems = read_runs(found)
+    if problems:
+        raise DataError(str(problems[0]))
+    return trials_apart(runs)[0]
+
+
+def on_record(runs: Iterable[Run], experiment: str) -> list[OnRecord]:
+    """The runs that belong to an experiment, for each scale that there are some of."""
+    runs = list(runs)
+    return [found for scale in SCALES if (found := _at(experiment, scale, runs)).runs or found.others]
+
+
+def _at(name: str, scale: Scale, runs: Iterable[Run]) -> OnRecord:
+    experiment, whole = load_experiment(name), _experiment_shape(name, scale)
+    short = {**whole, "rounds": experiment.rounds_to_finetune(scale)}
+    found = OnRecord(experiment, scale)
+    for run in runs:
+        shape, start = _shape(run.config), run.environment.start
+        if start is None and shape == whole:
+            label = run.plain_name
+            own = found.runs.setdefault(label, []) if label in experiment.algorithms else found.others
+            own.append(run)
+        elif start is not None and shape == short:
+            first, _, then = run.name.partition(f", seed {run.seed}{_THEN}")
+            found.tuned.setdefault((first, then), []).append(run)
+    return found
+
+
+@cache
+def _experiment_shape(experiment: str, scale: Scale) -> dict[str, Any]:
+    described = load_experiment(experiment)
+    sweep = described.sweep("", scale, only=list(described.algorithms)[:1])  # they differ in algorithms alone
+    contestant = sweep.contestants[0]
+    return _shape(tomllib.loads(sweep.final_config(contestant, sweep.example(contestant), 0).to_toml()))
+
+
+def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What all runs of an experiment at a scale have in common: clients, network, local work, rounds."""
+    local = {key: value for key, value in config.get("local", {}).items() if key in ("batch_size", "epochs", "steps")}
+    return {
+        "data": {key: value for key, value in config.get("data", {}).items() if key != "folder"},
+        "model": config.get("model"),
+        "local": local,
+        "participation": config.get("server", {}).get("participation", 1.0),
+        "rounds": config.get("schedule", {}).get("rounds"),
+    }

@@ -1,0 +1,195 @@
+"""The claims of the paper: what records must say for a claim to hold, to fail, or to stay open."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("optuna")
+
+from propfair.errors import ConfigError, DataError
+from propfair.paper import catalogue
+from propfair.paper.catalogue import Experiment, load_experiment, load_preset
+from propfair.paper.claims import Judged, claims_table, judge
+from propfair.paper.onrecord import on_record, read_records
+from propfair.paper.reproduce import reproduce
+from propfair.paper.settings import Settings
+from propfair.runs.keeping import keep_runs
+from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
+from propfair.runs.run import Clients, Environment, Run, Start, Status
+from propfair.tuning.search import Sweep
+
+TITLE = "CIFAR-10"
+
+
+@functools.cache
+def planned(experiment: str, label: str) -> tuple[Experiment, Sweep]:
+    plan = load_experiment(experiment)
+    return plan, plan.sweep("x", "small", only=[label])
+
+
+def made(
+    label: str, accuracies: Sequence[float], seed: int = 0, *, train: float | None = None, then: str = "",
+    experiment: str = "cifar10", dropped: int = 0, changes: Mapping[str, object] = MappingProxyType({}),
+) -> Run:  # fmt: skip
+    """A run of an experiment at scale small with these test accuracies, as `reproduce` would have left it."""
+    plan, sweep = planned(experiment, label)
+    contestant = sweep.contestants[0]
+    config = sweep.final_config(contestant, {**sweep.example(contestant), **changes}, seed)
+    rounds = config.schedule.rounds
+    if then:
+        rounds = plan.rounds_to_finetune("small")
+        config = config.changed(schedule=dataclasses.replace(config.schedule, rounds=rounds))
+    splits = {"test": list(accuracies)} | ({} if train is None else {"train": [train] * len(accuracies)})
+    rows = [
+        (rounds, client, split, "accuracy", value)
+        for split, values in splits.items()
+        for client, value in enumerate(values)
+    ]
+    name = f"{label}, seed {seed}" + (f" then {then}" if then else "")
+    columns = list(zip(*rows, strict=True))
+    records = pa.table([pa.array([name] * len(rows)), *map(pa.array, columns)], names=CLIENT_SCHEMA.names)
+    diagnostics = pa.table(
+        [pa.array([name]), pa.array([1]), pa.array(["num_dropped"]), pa.array([float(dropped)])],
+        names=ROUND_SCHEMA.names,
+    )
+    sizes = (200,) * len(accuracies)
+    start = Start(run=f"/somewhere/{label}", label=label, rounds=1) if then else None
+    return Run(
+        None, config.to_toml(), Status(name=name, state="finished", rounds=rounds),
+        Environment(seed=seed, start=start),
+        Clients(fingerprint=experiment, names=tuple("abcdefghij"), sizes={"train": sizes, "test": sizes}),
+        records.cast(CLIENT_SCHEMA), diagnostics.cast(ROUND_SCHEMA),
+    )  # fmt: skip
+
+
+def seeds(label: str, level: float, *, spread: float = 0.002, **options: object) -> list[Run]:
+    """Five seeds of ten clients around a level; the worst client is ten points below."""
+    rng = np.random.default_rng([round(1000 * level), *label.encode()])
+    return [
+        made(label, np.r_[level - 0.1, np.full(9, level)] + rng.normal(0, spread, 10), seed, **options)  # type: ignore[arg-type]
+        for seed in range(5)
+    ]
+
+
+def found(runs: list[Run], kind: str) -> Judged:
+    preset = load_preset("claims")
+    assert isinstance(preset, catalogue.Claims)
+    judged, _ = judge(preset, runs)
+    return next(one for one in judged if one.claim.kind == kind)
+
+
+ALL = ("fedavg", "q-ffl", "afl", "term", "gifair", "fedmgda+")
+
+
+def test_without_records_nothing_is_measured() -> None:
+    preset = load_preset("claims")
+    assert isinstance(preset, catalogue.Claims)
+    judged, notes = judge(preset, [])
+    assert {one.finding for one in judged} == {"not measured"}
+    assert notes == []
+    assert len(claims_table(preset, judged, notes).rows) == len(preset.claims), "a line for each claim"
+
+
+@pytest.mark.parametrize(("level", "finding"), [(0.9, "holds"), (0.5, "undecided"), (0.3, "does not hold")])
+def test_the_best_is_ahead_of_all_beyond_chance(level: float, finding: str) -> None:
+    rivals = [run for label in ALL for run in seeds(label, 0.5, spread=0.02)]
+    one = found([*seeds("propfair", level, spread=0.02), *rivals], "best")
+    assert (one.finding, one.data, one.scale, one.seeds) == (finding, TITLE, "small", 5)
+    assert {number.row for number in one.numbers} == {"propfair", *ALL}
+    ours = next(number for number in one.numbers if number.row == "propfair")
+    assert ours.ours == pytest.approx(100 * (level - 0.1), abs=3)
+    assert ours.paper == 58.14
+
+
+def test_a_claim_about_all_does_not_hold_on_a_part() -> None:
+    one = found([*seeds("propfair", 0.9), *seeds("fedavg", 0.5)], "best")
+    assert one.finding == "undecided"
+    assert "not run: q-ffl, afl, term, gifair, fedmgda+" in one.said
+    assert found([*seeds("propfair", 0.3), *seeds("fedavg", 0.5)], "best").finding == "does not hold"
+
+
+def test_relative_changes_and_their_sign() -> None:
+    rivals = ("fedavg", "afl", "q-ffl", "term")
+    worse = [run for label in rivals for run in seeds(label, 0.5)]
+    assert found([*seeds("propfair", 0.7), *worse], "relative").finding == "holds"
+    one = found([*seeds("propfair", 0.4), *worse], "relative")
+    assert one.finding == "does not hold"
+    assert all(number.low < number.ours < number.high and number.low > 0 for number in one.numbers)
+    assert {number.row: number.paper for number in one.numbers}["q-ffl"] == -12.95
+
+
+def test_the_order_of_means() -> None:
+    order = ["propfair", "afl", "term", "gifair", "fedavg", "fedmgda+", "q-ffl"]
+
+    def ordered(labels: Sequence[str]) -> Judged:
+        return found([run for place, one in enumerate(labels) for run in seeds(one, 0.9 - 0.05 * place)], "order")
+
+    assert ordered(order).finding == "holds"
+    backwards = ordered(order[::-1])
+    assert backwards.finding == "does not hold"
+    assert "0 surely in the paper's order, 20 surely the other way round" in backwards.said, "term and gifair tie"
+
+
+def test_training_on() -> None:
+    starts = seeds("propfair", 0.5, experiment="cifar100") + seeds("fedavg", 0.5, experiment="cifar100")
+    same = [run for label in ("fedavg", "afl", "q-ffl", "term")
+            for run in seeds("propfair", 0.4, experiment="cifar100", then=label)]  # fmt: skip
+    assert found([*starts, *same], "finetuned").finding == "holds"
+    better = seeds("propfair", 0.6, experiment="cifar100", then="fedavg")
+    assert found([*starts, *better], "finetuned").finding == "does not hold"
+
+
+def test_the_generalisation_gap_needs_training_accuracies() -> None:
+    def runs(train: float | None) -> list[Run]:
+        return seeds("afl", 0.5, train=train) + seeds("propfair", 0.5, train=0.7)
+
+    assert found(runs(0.9), "gap").finding == "holds"
+    assert found(runs(0.6), "gap").finding == "does not hold"
+    assert found(runs(None), "gap").said == "no training accuracies on record"
+
+
+def test_what_diverges_is_counted() -> None:
+    runs = [made("q-ffl", [0.5] * 10, seed, dropped=seed % 2, changes={"algorithm.q": 5.0}) for seed in range(4)]
+    one = found(runs, "diverges")
+    assert one.finding == "holds"
+    assert one.said.startswith("2 of 4 runs diverged")
+    assert found(seeds("q-ffl", 0.5), "diverges").finding == "not measured", "q is 0.1"
+    assert found(runs[::2], "diverges").finding == "does not hold"
+
+
+def test_runs_of_other_settings_are_no_runs_of_the_experiment() -> None:
+    assert on_record([made("fedavg", [0.5] * 10, changes={"schedule.rounds": 7})], "cifar10") == []
+    assert on_record(seeds("fedavg", 0.5), "cifar100") == []
+    (records,) = on_record(
+        [made("fedavg", [0.5] * 10), made("fedavg", [0.6] * 10, 1, changes={"local.lr": 7.0})], "cifar10"
+    )
+    with pytest.raises(DataError, match="2 different settings"):
+        records.group("fedavg")
+
+
+def test_records_that_were_kept_say_the_same_and_know_no_paths(tmp_path: Path) -> None:
+    runs = [*seeds("propfair", 0.9), *seeds("fedavg", 0.5), made("q-ffl", [0.5] * 10, dropped=3)]
+    runs.append(made("propfair", [0.5] * 10, experiment="cifar100", then="fedavg"))
+    keep_runs(runs, tmp_path / "all.parquet")
+    again = read_records([tmp_path])
+    assert found(again, "best") == found(runs, "best")
+    assert [run.num_dropped for run in again] == [run.num_dropped for run in runs]
+    assert again[-1].environment.start is not None
+    assert again[-1].environment.start.run == "propfair", "no folder of the machine"
+
+
+def test_claims_are_not_trained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trains nothing"):
+        reproduce("claims", Settings(scale="smoke", out=tmp_path), None)  # type: ignore[arg-type]
+
+
+def test_the_numbers_are_json() -> None:
+    one = found([*seeds("propfair", 0.9), *seeds("fedavg", 0.5)], "best")
+    assert json.loads(json.dumps([number.as_dict() for number in one.numbers]))[0]["paper"] == 58.14

@@ -1,0 +1,79 @@
+"""Natural clients under several conditions: trained, and made again from records."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from propfair.errors import ConfigError, DataError
+from propfair.paper.catalogue import Natural, load_preset
+from propfair.paper.reproduce import reproduce
+from propfair.paper.reproduced import Reproduced
+from propfair.paper.settings import Settings
+from propfair.paper.tables import table_of
+from propfair.runs.contestant import Contestant
+from propfair.runs.keeping import keep_runs
+from propfair.runs.reading import read_runs
+from propfair.runs.toml import flat
+from tests.paper.test_reproduce import Screen
+
+pytest.importorskip("faker")
+
+ROOT = Path(__file__).parents[2]
+
+
+def redo(out: Path, **changes: object) -> Reproduced:
+    (table,) = reproduce("natural", Settings(scale="smoke", out=out, **changes), Screen())  # type: ignore[arg-type]
+    return table
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduced, Path]:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("natural")
+    return redo(out, only=("propfair",)), out
+
+
+def test_conditions_cover_participation_and_epochs() -> None:
+    preset = load_preset("natural")
+    assert isinstance(preset, Natural)
+    settings = [flat(one) for one in preset.conditions.values()]
+    assert {one["server.participation"] for one in settings} == {1.0, 0.3}
+    assert {one["local.epochs"] for one in settings} == {1, 2, 5}
+    assert {"form-fields", "shakespeare"} == preset.at("small").data.keys()
+    assert preset.reference in [one.label for one in Contestant.parse_all(preset.contestants)]
+
+
+def test_every_condition_has_its_runs_and_its_differences(trained: tuple[Reproduced, Path]) -> None:
+    table, _ = trained
+    runs, problems = read_runs(table.runs)
+    assert not problems
+    told = {(run.config["server"]["participation"], run.config["local"]["epochs"]) for run in runs}
+    assert len(told) == 6
+    assert len(runs) == 6 * 2 * 2
+    held = [number for number in table.numbers if number.column == "mean - fedavg"]
+    assert [number.row.partition(": ")[2] for number in held] == ["propfair"] * 6
+    by_name = {(one.row, one.column): one.ours for one in table.numbers}
+    row = "all clients, 1 epoch: propfair"
+    averaging = by_name["all clients, 1 epoch: fedavg", "mean"]
+    assert by_name[row, "mean - fedavg"] == pytest.approx(by_name[row, "mean"] - averaging)
+    assert any("Fewer than 3 seeds" in note for note in table.notes)
+
+
+def test_records_give_the_same_table_without_training(trained: tuple[Reproduced, Path], tmp_path: Path) -> None:
+    table, _ = trained
+    runs, _ = read_runs(table.runs)
+    kept = tmp_path / "kept.parquet"
+    keep_runs(runs, kept)
+    again = redo(tmp_path / "nothing", records=(kept,))
+    assert table_of(again) == table_of(table)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_what_can_not_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no published values"):
+        redo(tmp_path, published=True)
+    with pytest.raises(ConfigError, match="fedavgg"):
+        redo(tmp_path, only=("fedavgg",))
+    with pytest.raises(DataError, match="no runs of Natural clients"):
+        redo(tmp_path, records=(ROOT / "results" / "untuned-digits.parquet",))
