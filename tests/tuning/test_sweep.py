@@ -213,8 +213,8 @@ def test_runs_at_once_stop_after_the_round(tmp_path: Path) -> None:
 
     def stop_once(now: Progress) -> None:
         if not told:
-            os.kill(os.getpid(), signal.SIGTERM)
-            with stop_on_signal() as asked:  # what the main thread, which handles the signal, is asked
+            signal.raise_signal(signal.SIGTERM)  # to this thread: the main one, which handles it, is not woken
+            with stop_on_signal() as asked:  # what the main thread is asked
                 while not asked:
                     time.sleep(0.01)
         told.append(now.round)

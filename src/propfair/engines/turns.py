@@ -13,6 +13,19 @@ from typing import Any
 from propfair.files import while_waiting
 
 
+_LONGEST_WAIT_SECONDS = 0.1
+
+
+def wait_for(semaphore: threading.Semaphore) -> None:
+    """Acquire it, and handle signals on the way.
+
+    A signal that reaches the main thread just before it blocks does not wake it: its handler would run only when the
+    semaphore is released, which may be a whole round later. So the thread wakes by itself now and then.
+    """
+    while not semaphore.acquire(timeout=_LONGEST_WAIT_SECONDS):
+        pass
+
+
 class Program(threading.Thread):
     """A program in a thread of its own. It runs only while nobody else does.
 
@@ -64,7 +77,7 @@ class Program(threading.Thread):
         """Called by others: it may run until it asks for something, or ends. Returns when it first waits."""
         self._is_next = True
         self.go.release()
-        self._turns.passed.acquire()
+        wait_for(self._turns.passed)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -141,4 +154,4 @@ class Turns:
         for program in programs:
             program.let()
         for _ in programs:
-            self.back.acquire()
+            wait_for(self.back)
