@@ -185,6 +185,14 @@ def test_a_second_call_says_the_same_and_runs_nothing(out: Path) -> None:
         assert left.nothing
 
 
+def test_asking_what_is_left_binds_to_no_settings(tmp_path: Path) -> None:
+    for change in {}, {"local.batch_size": 32}:
+        settings = Settings(scale="smoke", out=tmp_path, only=("fedavg",), overrides=change)
+        (left,) = left_to_run("table6-cifar10", settings)
+        assert not left.estimate.nothing
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_relative_changes(out: Path, tmp_path: Path) -> None:
     figure = redo("figure2", out)
     assert [number.row for number in figure.numbers] == ["fedavg", "q-ffl", "afl", "term"]

@@ -12,7 +12,6 @@ from typing import Any
 
 from propfair.files import while_waiting
 
-
 _LONGEST_WAIT_SECONDS = 0.1
 
 

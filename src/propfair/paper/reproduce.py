@@ -68,12 +68,12 @@ def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
         for data in ranked_data(preset, settings):
             sweep, home = ranking_sweep(preset, data, settings)
             described = preset.at(settings.scale).data[data]
-            yield Left(described.title, described.note, sweep, work.estimate(Studies(sweep, home)))
+            yield Left(described.title, described.note, sweep, work.estimate_only(sweep, home))
     for part, only in _needs(preset):
         if not settings.experiments or part in settings.experiments:
             sweep, home = work.sweep(part, only)
             experiment = load_experiment(part)
-            yield Left(experiment.title, experiment.note(settings.scale), sweep, work.estimate(Studies(sweep, home)))
+            yield Left(experiment.title, experiment.note(settings.scale), sweep, work.estimate_only(sweep, home))
 
 
 class _Reproduction:
@@ -110,6 +110,15 @@ class _Reproduction:
 
     def estimate(self, studies: Studies) -> Estimate:
         return estimate(studies, workers=self.settings.workers, threads=self.settings.threads)
+
+    def estimate_only(self, sweep: Sweep, home: Home) -> Estimate:
+        """For who asks before anything is run: other settings may be chosen after that."""
+        with home.looked_at() as seen:
+            studies = Studies(sweep, seen)
+            try:
+                return self.estimate(studies)
+            finally:
+                studies.disconnect()
 
     def studies(self, experiment: str, only: Sequence[str] = ()) -> Studies:
         """The finished sweep behind an experiment."""

@@ -1,9 +1,12 @@
 """What a sweep has in its storage: who tries what, what won, and what came of it."""
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from propfair.files import check_replaceable
 from propfair.runs.grouping import Group
 from propfair.runs.names import short_hash, slug
 from propfair.runs.reading import read_run
-from propfair.tuning.claims import Board, Standing, open_storage, open_study, said_of
+from propfair.tuning.claims import Board, Standing, open_storage, open_study, said_of, storage_errors
 from propfair.tuning.extension import all_points, best_point, tried, wanted
 from propfair.tuning.search import Range, Sweep, Tunable
 
@@ -49,6 +52,21 @@ class Home:
             if (out / name).is_symlink():
                 raise ConfigError(f"{out / name} is a link, and a sweep keeps its runs in folders of its own")
         return cls(out, storage or f"sqlite:///{(out / 'sweep.db').resolve()}")
+
+    @contextlib.contextmanager
+    def looked_at(self) -> Iterator["Home"]:
+        """The same runs with a copy of their SQLite file: who only looks leaves no study behind."""
+        file = self.out / "sweep.db"
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, file.name)
+            if file.exists():
+                with (
+                    storage_errors(str(file)),
+                    contextlib.closing(sqlite3.connect(file, timeout=60)) as own,
+                    contextlib.closing(sqlite3.connect(copy)) as other,
+                ):
+                    own.backup(other)
+            yield Home(self.out, f"sqlite:///{copy}")
 
 
 @dataclass(frozen=True)
