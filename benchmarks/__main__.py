@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-commands", action="store_true", help="leave out what whole commands take")
     parser.add_argument("--no-overhead", action="store_true", help="leave out the share of the framework")
     parser.add_argument("--out", type=Path, default=DOCS, help="the folder of performance.md; default: docs")
+    parser.add_argument("--add", action="store_true", help="keep what is in --out of other workloads and measures")
     parser.add_argument("--dry-run", action="store_true", help="print the tables, write nothing")
     return parser.parse_args()
 
@@ -64,6 +65,8 @@ def main() -> None:
         results.commands = commands.measure(given.repeats)
     if not given.no_growth:
         results.growth = growth.measure("propfair", min(given.seconds, 1.0))
+    if given.add:
+        results = results.added_to(Results.load(given.out / "performance.json"))
     print(markdown(results))
     if not given.dry_run:
         results.save(given.out / "performance.json")

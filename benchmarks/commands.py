@@ -35,18 +35,29 @@ class Timed:
 
 def measure(repeats: int, commands: Mapping[str, Sequence[str]] = COMMANDS) -> list[Timed]:
     """All commands in turns, so that a busy machine slows all of them; a first turn that warms up is not counted."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    return [found for (found,) in measure_checkouts(repeats, [ROOT], commands)]
+
+
+def measure_checkouts(
+    repeats: int, checkouts: Sequence[Path], commands: Mapping[str, Sequence[str]]
+) -> list[list[Timed]]:
+    """For each command what it takes in each checkout of the repository, all in turns."""
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for turn in range(repeats + 1):
         for name, command in commands.items():
-            taken = _run(command)
-            if turn:
-                found[name].append(taken)
-    return [Timed(name, *map(statistics.median, zip(*taken, strict=True))) for name, taken in found.items()]
+            for place, checkout in enumerate(checkouts):
+                taken = _run(command, checkout)
+                if turn:
+                    found.setdefault((name, place), []).append(taken)
+    return [
+        [Timed(name, *map(statistics.median, zip(*found[name, place], strict=True))) for place in range(len(checkouts))]
+        for name in commands
+    ]
 
 
-def _run(command: Sequence[str]) -> tuple[float, float]:
+def _run(command: Sequence[str], checkout: Path) -> tuple[float, float]:
     """Processor time and seconds."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "pyc"))}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where they are installed

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import pages
@@ -52,6 +52,23 @@ class Results:
         content["commands"] = [Timed(**item) for item in content.get("commands", [])]
         content["overhead"] = {int(count): share for count, share in content["overhead"].items()}
         return cls(**content)
+
+    def added_to(self, others: "Results") -> "Results":
+        """With whatever was not measured anew taken from others, of the same machine."""
+        if (self.machine, self.repeats) != (others.machine, others.repeats):
+            raise ValueError(
+                f"results can only be added to results of the same machine and as many turns; found {others.machine} "
+                f"with {others.repeats}, and now {self.machine} with {self.repeats}"
+            )
+        new, order = {m.workload for m in self.measured}, list(WORKLOADS)
+        measured = [*self.measured, *(m for m in others.measured if m.workload not in new)]
+        return replace(
+            self,
+            measured=sorted(measured, key=lambda m: order.index(m.workload)),
+            growth=self.growth or others.growth,
+            overhead=self.overhead or others.overhead,
+            commands=self.commands or others.commands,
+        )
 
     def speed(self, workload: str, contestant: str) -> float:
         """Median examples per second; 0 if it was not measured."""

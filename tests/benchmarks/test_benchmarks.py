@@ -1,11 +1,12 @@
 import mmap
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.commands import COMMANDS, Timed, measure
+from benchmarks.commands import COMMANDS, Timed, measure, measure_checkouts
 from benchmarks.contestants import bare
 from benchmarks.contestants import propfair as ours
 from benchmarks.growth import Point, exponent
@@ -143,6 +144,27 @@ def test_results_survive_the_file_and_are_drawn(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "r.json") == results()
     draw(results(), tmp_path / "r.svg")
     assert "<svg" in (tmp_path / "r.svg").read_text()[:400]
+
+
+def test_results_of_several_calls_are_joined() -> None:
+    first = replace(results(), measured=[Measured("bare", "W3", [1.0], 1.0, 1), *results().measured])
+    second = Results("2026-02-02", {"processor": "P"}, 3, 1.0, [Measured("bare", "W1", [7.0], 1.0, 1)])
+    joined = second.added_to(first)
+    assert [(m.workload, m.speed) for m in joined.measured] == [("W1", 7.0), ("W3", 1.0)]
+    assert (joined.date, joined.growth, joined.commands) == ("2026-02-02", first.growth, first.commands)
+    with pytest.raises(ValueError, match="of the same machine"):
+        replace(second, machine={"processor": "Q"}).added_to(first)
+
+
+def test_commands_of_two_checkouts(tmp_path: Path) -> None:
+    for name, code in ("old", 0), ("new", 3):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "which_one.py").write_text(f"raise SystemExit({code})")
+    command = {"import": ("-c", "import which_one")}
+    ((old, again),) = measure_checkouts(1, [tmp_path / "old"] * 2, command)
+    assert old.name == again.name == "import"
+    with pytest.raises(RuntimeError, match="ended with code 3"):
+        measure_checkouts(1, [tmp_path / "old", tmp_path / "new"], command)
 
 
 def test_commands_are_timed_and_failures_are_told() -> None:
