@@ -9,7 +9,8 @@ A table stands between two comments that say what it is made of:
     <!-- end of the table -->
 
 The field has ranks, and differences from FedAvg; without a file, ranks on all data sets. Others are made by `propfair
-reproduce natural --data NAME --records results/NAME.parquet` and `propfair reproduce claims --records results`.
+reproduce natural --data NAME --records FILE`, `propfair reproduce table6-cifar10 --scale paper --records FILE` and
+`propfair reproduce claims --records results`.
 """
 
 import re
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from propfair.algorithms import ALGORITHMS
-from propfair.paper.catalogue import Claims, Ranking, load_preset
+from propfair.paper.catalogue import Claims, Ranking, Scale, load_preset
 from propfair.paper.claims import claims_table, judge
 from propfair.paper.onrecord import read_records
 from propfair.paper.ranking import Ranks, held_against, overall
@@ -43,7 +44,8 @@ _TABLE = re.compile(
     re.DOTALL,
 )
 _REPRODUCED = re.compile(
-    r"(<!-- propfair reproduce (?P<name>\S+)(?: --data (?P<data>\S+))? --records (?P<place>\S+) -->\n).*?"
+    r"(<!-- propfair reproduce (?P<name>\S+)(?: --data (?P<data>\S+))?(?: --scale (?P<scale>\S+))? "
+    r"--records (?P<place>\S+) -->\n).*?"
     r"(<!-- end of the table -->)",
     re.DOTALL,
 )
@@ -53,7 +55,10 @@ _FIELD = re.compile(r"(<!-- the field:(?: (?P<file>\S+))? -->\n).*?(<!-- end of 
 def rebuilt(text: str) -> str:
     """A page with its tables made anew from the records."""
     text = _REPRODUCED.sub(
-        lambda found: f"{found[1]}\n{redone(found['name'], found['data'], ROOT / found['place'])}\n{found[5]}", text
+        lambda found: (
+            f"{found[1]}\n{redone(found['name'], found['data'], found['scale'], ROOT / found['place'])}\n{found[6]}"
+        ),
+        text,
     )
     text = _TABLE.sub(
         lambda found: (
@@ -74,12 +79,12 @@ def records(path: Path) -> list[Run]:
     return runs
 
 
-def redone(name: str, data: str | None, place: Path) -> str:
+def redone(name: str, data: str | None, scale: Scale | None, place: Path) -> str:
     """The Markdown of a table that `propfair reproduce` makes from records."""
     preset = load_preset(name)
     if isinstance(preset, Claims):
         return claims_table(preset, *judge(preset, read_records([place]))).to_markdown()
-    settings = Settings(scale="small", out=place.parent, experiments=(data,) if data else (), records=(place,))
+    settings = Settings(scale=scale or "small", out=place.parent, experiments=(data,) if data else (), records=(place,))
     return "\n".join(table_of(one).to_markdown() for one in reproduce(name, settings, Silent()))
 
 

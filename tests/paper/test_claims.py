@@ -18,7 +18,7 @@ from propfair.paper import catalogue
 from propfair.paper.catalogue import Experiment, load_experiment, load_preset
 from propfair.paper.claims import Judged, claims_table, judge
 from propfair.paper.onrecord import on_record, read_records
-from propfair.paper.reproduce import reproduce
+from propfair.paper.reproduce import Silent, reproduce
 from propfair.paper.settings import Settings
 from propfair.runs.keeping import keep_runs
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
@@ -193,3 +193,23 @@ def test_claims_are_not_trained(tmp_path: Path) -> None:
 def test_the_numbers_are_json() -> None:
     one = found([*seeds("propfair", 0.9), *seeds("fedavg", 0.5)], "best")
     assert json.loads(json.dumps([number.as_dict() for number in one.numbers]))[0]["paper"] == 58.14
+
+
+def test_a_table_of_the_paper_from_records(tmp_path: Path) -> None:
+    file = tmp_path / "kept.parquet"
+    keep_runs([*seeds("propfair", 0.6), *seeds("fedavg", 0.5)], file)
+    (table,) = reproduce("table6-cifar10", Settings(scale="small", out=tmp_path, records=(file,)), Silent())
+    assert list(dict.fromkeys(number.row for number in table.numbers)) == ["fedavg", "propfair"], "the paper's order"
+    mean = next(number for number in table.numbers if (number.row, number.column) == ("propfair", "mean"))
+    assert mean.ours == pytest.approx(59, abs=0.2)
+    assert (mean.paper, mean.paper_std) == (64.75, 0.10)
+    said = " ".join(table.notes)
+    assert "no runs on record: q-ffl, afl, term, gifair, fedmgda+" in said
+    assert "fedavg lr=0.05, seeds 0, 1, 2, 3, 4" in said
+    with pytest.raises(DataError, match=r"at scale paper.*runs of: small"):
+        reproduce("table6-cifar10", Settings(scale="paper", out=tmp_path, records=(file,)), Silent())
+    changed = Settings(scale="small", out=tmp_path, records=(file,), overrides={"local.lr": 1.0})
+    with pytest.raises(ConfigError, match=r"local.lr would change them"):
+        reproduce("table6-cifar10", changed, Silent())
+    with pytest.raises(ConfigError, match=r"unknown algorithm of table6-cifar10 'propfair-default'"):
+        reproduce("table6-cifar10", Settings(scale="small", out=tmp_path, only=("propfair-default",)), Silent())

@@ -265,7 +265,7 @@ def test_unknown_names(out: Path) -> None:
         load_preset("table66")
     with pytest.raises(ConfigError, match="unknown experiment"):
         load_experiment("mnist")
-    with pytest.raises(ConfigError, match="unknown algorithm of this experiment: 'fedprox'"):
+    with pytest.raises(ConfigError, match="unknown algorithm of table6-cifar10 'fedprox'"):
         redo("table6-cifar10", out, only=("fedprox",))
     with pytest.raises(ConfigError, match="has no experiment 'mnist'"):
         redo("figure5", out, experiments=("mnist",))

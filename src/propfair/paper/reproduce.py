@@ -1,13 +1,11 @@
 """Redoes the tables and figures of the paper: runs what is missing, and puts our numbers beside the paper's."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from propfair.errors import ConfigError
-from propfair.fairness.statistics import MeanStd
+from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
 from propfair.paper.catalogue import check_experiments, load_experiment, load_preset
@@ -15,12 +13,14 @@ from propfair.paper.natural import natural
 from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
+from propfair.paper.statistics_tables import recorded_statistics, statistics_numbers
 from propfair.report.sweep import edge_notes
 from propfair.runs.building import build_federation
 from propfair.runs.cautions import cautions
 from propfair.runs.certificate import certify
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
+from propfair.runs.grouping import Group
 from propfair.runs.progress import AfterRound
 from propfair.runs.reading import read_run
 from propfair.runs.run import Run
@@ -49,7 +49,16 @@ def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]
         return natural(name, preset, settings, screen)
     if isinstance(preset, catalogue.Claims):
         raise ConfigError(f"{name} trains nothing: it judges records of runs, see propfair.paper.claims")
+    _check_only(name, preset, settings.only)
     return [_Reproduction(settings, screen).of(name, preset)]
+
+
+def _check_only(name: str, preset: catalogue.Preset, only: Sequence[str]) -> None:
+    """Refuse algorithms that a table or figure does not have, rather than leave them out without a word."""
+    known = {label for _, labels in _needs(preset) for label in labels}
+    for label in only:
+        if known and label not in known:
+            raise unknown(f"algorithm of {name}", label, known)
 
 
 class Left(NamedTuple):
@@ -143,8 +152,10 @@ class _Reproduction:
     # The tables.
 
     def _statistics(self, name: str, preset: catalogue.Statistics) -> Reproduced:
+        if self.settings.records:
+            return recorded_statistics(name, preset, self.settings)
         studies = self.studies(preset.experiment, list(preset.paper))
-        numbers = _statistics(studies.tested(), preset)
+        numbers = statistics_numbers(_groups(studies.tested()), preset)
         return Reproduced(
             name, preset, numbers, self._notes([preset.experiment], studies), runs=_final_folders(studies),
             at_paper_scale=self.settings.scale == "paper",
@@ -248,7 +259,7 @@ class _Reproduction:
                     Number(
                         f"{table.experiment}: {one.row}", one.column, one.ours, one.ours_std, one.paper, one.paper_std
                     )
-                    for one in _statistics(studies.tested(), table)
+                    for one in statistics_numbers(_groups(studies.tested()), table)
                     if one.column in ("mean", "worst10") and one.row in preset.algorithms
                 ]
         return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
@@ -300,16 +311,8 @@ def said_estimate(found: Estimate, settings: Settings) -> str:
     )
 
 
-def _statistics(tested: Sequence[Tested], preset: catalogue.Statistics) -> list[Number]:
-    numbers = []
-    for one in tested:
-        label, ours = one.winner.contestant.label, one.group.statistics()
-        for column in preset.columns:
-            found: MeanStd = ours[column]
-            paper, paper_std = preset.paper[label].get(column, (math.nan, math.nan))
-            std = 100 * found.std if found.num_seeds > 1 else math.nan
-            numbers.append(Number(label, column, 100 * found.mean, std, paper, paper_std))
-    return numbers
+def _groups(tested: Sequence[Tested]) -> dict[str, Group]:
+    return {one.winner.contestant.label: one.group for one in tested}
 
 
 def _final_folders(studies: Studies) -> list[Path]:

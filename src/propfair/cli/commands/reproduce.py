@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from propfair.tuning.studies import Studies
 
 
+_FROM_RECORDS = ("natural", "statistics")  # kinds of tables; claims are always
+
+
 class Scale(enum.StrEnum):
     """How large."""
 
@@ -55,7 +58,7 @@ def reproduce(
     ] = None,
     records: Annotated[
         list[Path] | None,
-        typer.Option("--records", help="For claims and natural: kept runs, or folders of some.", show_default=False),
+        typer.Option("--records", help="For claims, natural, table6-*: kept runs, or folders.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run, and for how long.")] = False,
     device: Device = None,
@@ -94,8 +97,11 @@ def reproduce(
         for file in kept:
             typer.echo(f"written: {file}")
         return
-    if records and load_preset(name).kind != "natural":
-        raise ConfigError(f"--records is for claims and natural; {name} is made from the runs in --out")
+    if records and load_preset(name).kind not in _FROM_RECORDS:
+        raise ConfigError(
+            f"--records is for claims, natural and tables of statistics such as table6-cifar10; {name} is made from "
+            "the runs in --out"
+        )
     given = gathered(overrides, device=device, data_dir=data_dir)
     settings = Settings(
         scale=scale.value,
