@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Needs
+from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Needs, checked_algorithm
 from propfair.core.aggregator import Aggregator, Outcome, RoundPlan
 from propfair.core.client import LocalTraining, observe
 from propfair.core.messages import Block, Reply, Report, reduce_block
@@ -87,7 +87,7 @@ class FairStrategy(Strategy):
         limits: Limits | None = None,
         out: str | Path | None = None,
     ) -> None:
-        self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
+        self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else checked_algorithm(algorithm)
         self.local, self.rounds, self.limits = local or LocalTraining(), rounds or Rounds(), limits or Limits()
         self.seed, self.evaluate_every = seed, evaluate_every
         self.outcomes: list[Outcome] = []
