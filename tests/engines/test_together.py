@@ -116,6 +116,29 @@ def test_what_can_not_be_folded_is_trained_alone_to_the_same_bits() -> None:
         assert NOTE not in one.notes
 
 
+class WithOption(nn.Module):
+    def __init__(self, relu: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(6, 8), nn.Linear(8, 3), relu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        return self.last(torch.relu(hidden) if self.relu else hidden)
+
+
+def test_models_of_one_class_and_shape_may_differ() -> None:
+    """A sweep over an option of one's own model trained all runs as the first."""
+    work = scenes.workload("fedavg", data=DATA, lr=0.1)
+    builds = [partial(seeded, partial(WithOption, relu), seed=1) for relu in (True, False)]
+    found = Runner[scenes.Run](Vectorized()).run(
+        [lambda engine, build=build: scenes.run(engine, work, build()) for build in builds]  # type: ignore[misc]
+    )
+    for build, one in zip(builds, found, strict=True):
+        assert isinstance(one, scenes.Run)
+        assert NOTE in one.notes
+        scenes.assert_same(one, scenes.run(InProcess(threads=1), work, build()), TOLERANCE)
+
+
 def test_a_run_that_diverges_takes_no_other_along() -> None:
     works = [scenes.workload("fedavg", data=DATA, lr=lr) for lr in (0.1, 1e30, 0.02)]
 
@@ -158,6 +181,31 @@ def test_an_interrupt_of_all_reaches_every_program() -> None:
     with pytest.raises(KeyboardInterrupt):
         Turns(serve, urgent=lambda _: False).run([partial(program, k) for k in range(3)])
     assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_program_that_asks_again_after_an_interrupt_is_interrupted_again() -> None:
+    """It used to wait for ever, and with it whoever waited for its end."""
+    asked = []
+
+    def program(own: Program) -> None:
+        try:
+            own.ask("first")
+        finally:
+            asked.append(True)
+            own.ask("to tidy up")
+
+    def serve(_: Sequence[str]) -> list[str]:
+        raise KeyboardInterrupt
+
+    def run() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            Turns(serve, urgent=lambda _: False).run([program])
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert asked
+    assert not thread.is_alive()
 
 
 def test_programs_take_turns() -> None:

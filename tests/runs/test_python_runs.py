@@ -219,5 +219,5 @@ def test_runs_are_read_from_paths_as_text(tmp_path: Path) -> None:
 
 
 def test_a_split_that_there_is_not_is_told_by_name() -> None:
-    with pytest.raises(ConfigError, match="split must be one of train, validation, test.*got split='tst'"):
+    with pytest.raises(ConfigError, match=r"split must be one of train, validation, test.*got split='tst'"):
         propfair.evaluate(model(), clients(), split="tst")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -86,7 +87,7 @@ class Runner(Generic[T]):
         work, model = request.session.work, request.session.model
         if not can_fold(work) or len(model.buffers) or self._fold(request) is None:
             return None
-        shared = (id(work.federation.examples), type(model.module), tuple(model.shapes))
+        shared = (id(work.federation.examples), request.session.architecture)
         if isinstance(request, Measuring):
             return (*shared, tuple((len(batch), batch.data_ptr()) for batch in request.batches))
         job, local = request.job, work.local
@@ -115,8 +116,7 @@ class Runner(Generic[T]):
         return max(1, int(self._engine.memory * 1e9 * (1 - GATHERED) / of_one))
 
     def _fold(self, request: "Training | Measuring") -> Fold | None:
-        model = request.session.model
-        key = (type(model.module), tuple(model.shapes))
+        model, key = request.session.model, request.session.architecture
         if key not in self._folds:
             layers: list[Layer] | None = linear_layers(model)
             room = int(self._engine.memory * 1e9 * GATHERED)
@@ -126,7 +126,7 @@ class Runner(Generic[T]):
     def _agrees(self, request: "Training") -> bool:
         """Whether closed-form gradients are those of plain autograd: looked at once for each algorithm."""
         work, model = request.session.work, request.session.model
-        key = (type(work.algorithm), type(model.module), tuple(model.shapes))
+        key = (type(work.algorithm), request.session.architecture)
         if key not in self._checked:
             try:
                 with untouched_global_rng():
@@ -205,6 +205,16 @@ class TogetherSession(VectorizedSession):
         super().__init__(model, work, engine)
         self.model, self._program, self.served = model, engine.program, 0.0
         self._before = engine.program.waited
+
+    @cached_property
+    def architecture(self) -> Any:
+        """What runs must share to be one in products: not only shapes, since a model may have options without any.
+
+        Modules of torch tell what they are; others are traced, which takes longer than a round.
+        """
+        module = self.model.module
+        plain = all(type(part).__module__.startswith("torch.nn.") for part in module.modules())
+        return type(module), repr(module) if plain else str(linear_layers(self.model)), tuple(self.model.shapes)
 
     @property
     def waited(self) -> float:
