@@ -22,7 +22,7 @@ from propfair.runs.names import RUNS, short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
 from propfair.runs.standing import ALONE, is_alone
-from propfair.runs.together import can_run_together, run_together
+from propfair.runs.together import MOST_TOGETHER, can_run_together, run_together
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 
@@ -139,14 +139,16 @@ class Contest:
                 label = self.contestants[position].label
                 title = label if len(seeds) == 1 else f"{label}, seed {seed}"
                 tasks.append((self.configs[position].changed(**changed, seed=seed), title))
+        runs: list[Run] = []
         if all(can_run_together(config, federation) for config, _ in tasks):
-            rounds = max(config.schedule.rounds for config, _ in tasks)
-            title = f"{len(tasks)} runs at once" if len(tasks) > 1 else tasks[0][1]
-            with show_run(title, rounds) as after_round:
-                told = _of_the_first(after_round)
-                runs = run_together(tasks[0][0], [partial(train_one, *task, told) for task in tasks])
+            for start in range(0, len(tasks), MOST_TOGETHER):
+                some = tasks[start : start + MOST_TOGETHER]
+                rounds = max(config.schedule.rounds for config, _ in some)
+                title = f"{len(some)} runs at once" if len(some) > 1 else some[0][1]
+                with show_run(title, rounds) as after_round:
+                    told = _of_the_first(after_round)
+                    runs += run_together(some[0][0], [partial(train_one, *task, told) for task in some])
         else:
-            runs = []
             for config, title in tasks:
                 with show_run(title, config.schedule.rounds) as after_round:
                     runs.append(train_one(config, title, after_round))
