@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import propfair
-from propfair import EarlyStopping, FedAvg, LocalTraining, PropFair, Rounds
+from propfair import EarlyStopping, FedAvg, LocalTraining, Metric, PropFair, Rounds
 from propfair.errors import ConfigError
 
 
@@ -36,6 +36,7 @@ def train(algorithm: Any = "fedavg", **options: Any) -> propfair.Result:
         ({"local": {"lr": 0.1}}, "local must be a LocalTraining; got dict"),
         ({"server": {"participation": 0.1}}, "server must be a Rounds; got dict"),
         ({"metrics": "f1"}, r"metrics must be a list; got 'f1'. Try metrics=\['f1'\]"),
+        ({"metrics": [Metric("two\nlines", print)]}, "the name of a metric must be a text in one line"),
         ({"callbacks": EarlyStopping()}, "callbacks must be a list; got EarlyStopping"),
         ({"callbacks": [print]}, "callbacks must be derived from propfair.Callback.*after_round="),
     ],
