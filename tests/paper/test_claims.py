@@ -24,6 +24,7 @@ from propfair.runs.keeping import keep_runs
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
 from propfair.runs.run import Clients, Environment, Run, Start, Status
 from propfair.tuning.search import Sweep
+from tests.report.builders import write_run
 
 TITLE = "CIFAR-10"
 
@@ -193,3 +194,12 @@ def test_claims_are_not_trained(tmp_path: Path) -> None:
 def test_the_numbers_are_json() -> None:
     one = found([*seeds("propfair", 0.9), *seeds("fedavg", 0.5)], "best")
     assert json.loads(json.dumps([number.as_dict() for number in one.numbers]))[0]["paper"] == 58.14
+
+
+def test_a_run_folder_itself_is_a_place_of_records(tmp_path: Path) -> None:
+    """Its tables were taken for files of kept runs."""
+    write_run(tmp_path / "one", name="one")
+    assert [run.name for run in read_records([tmp_path / "one"])] == ["one"]
+    assert [run.name for run in read_records([tmp_path])] == ["one"]
+    with pytest.raises(DataError, match="there is no such folder"):
+        read_records([tmp_path / "nothing"])

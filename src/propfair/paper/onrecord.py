@@ -51,7 +51,8 @@ def read_records(places: Iterable[Path]) -> list[Run]:
     """The runs in files that `propfair keep` wrote, in folders of such files, and in run folders; no trials."""
     found: list[Path] = []
     for place in places:
-        kept = sorted(place.glob("*.parquet")) if place.is_dir() else []
+        is_run = (place / "status.json").exists()  # whose own tables are Parquet files, too
+        kept = sorted(place.glob("*.parquet")) if place.is_dir() and not is_run else []
         found += kept or [place]
     runs, problems = read_runs(found)
     if problems:
