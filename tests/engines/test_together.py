@@ -95,6 +95,9 @@ def test_little_memory_means_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     sizes.clear()
     check(works, logistic, memory=3e-5)
     assert max(sizes) < 7
+    sizes.clear()
+    check([scenes.workload("fedavg", data=DATA, lr=0.01 * k, batch_size=10**8) for k in range(1, 8)], logistic)
+    assert set(sizes) == {7}, "a batch is no larger than what a client has"
 
 
 @pytest.mark.parametrize("build", [logistic, scenes.mlp, no_bias], ids=["logistic", "mlp", "no bias"])

@@ -109,9 +109,12 @@ class Runner(Generic[T]):
         """How many runs fit into the memory that the engine may take."""
         clients = len(request.job.clients) if isinstance(request, Training) else 1
         width = max(map(max, request.session.model.shapes))
-        examples = request.session.work.local.batch_size * clients if isinstance(request, Training) else max(
-            map(len, request.batches), default=1
-        )  # fmt: skip
+        if isinstance(request, Training):
+            work = request.session.work
+            longest = int(work.federation.train.lengths.max())  # a batch size may stand for all that there is
+            examples = min(work.local.batch_size, longest) * clients
+        else:
+            examples = max(map(len, request.batches), default=1)
         of_one = 4 * (3 * clients * len(request.session.model.params) + 6 * examples * width)
         return max(1, int(self._engine.memory * 1e9 * (1 - GATHERED) / of_one))
 
