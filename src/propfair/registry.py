@@ -198,7 +198,7 @@ def check_fields(part: Any, *, only_text: bool = False) -> None:
         part: an object made in Python; what comes from a config was checked by `make_dataclass`.
         only_text: look at texts alone, for classes of users whose other annotations may be careless.
     """
-    for name, hint in _hints(type(part)).items():
+    for name, hint in _hints(typing.cast("Any", type(part))).items():
         value = getattr(part, name)
         if only_text and not isinstance(value, str):
             continue
@@ -232,7 +232,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return not isinstance(value, str) and hasattr(value, "__iter__")
     if origin is collections.abc.Callable:
         return callable(value)
-    plain = {int: typing.SupportsIndex, float: typing.SupportsFloat, str: str, type(None): type(None)}
+    plain: dict[Any, Any] = {int: typing.SupportsIndex, float: typing.SupportsFloat, str: str, type(None): type(None)}
     return isinstance(value, plain[hint]) if hint in plain else True
 
 

@@ -126,7 +126,8 @@ class WithOption(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.first(x)
-        return self.last(torch.relu(hidden) if self.relu else hidden)
+        scores: torch.Tensor = self.last(torch.relu(hidden) if self.relu else hidden)
+        return scores
 
 
 def test_models_of_one_class_and_shape_may_differ() -> None:

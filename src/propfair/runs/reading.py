@@ -69,10 +69,10 @@ def describe(folder: RunFolder) -> Description:
 
 def read_runs(places: str | Path | Iterable[str | Path]) -> tuple[list[Run], list[Problem]]:
     """Every readable run at or below the places, or in files of kept runs, and why the others are not."""
-    places = [Path(place) for place in ([places] if isinstance(places, str | Path) else places)]
-    paths, problems = find_runs(place for place in places if not is_kept(place))
+    here = [Path(place) for place in ([places] if isinstance(places, str | Path) else places)]
+    paths, problems = find_runs(place for place in here if not is_kept(place))
     runs: list[Run] = []
-    for path in (*filter(is_kept, places), *paths):
+    for path in (*filter(is_kept, here), *paths):
         try:
             runs += _read_file(path) if is_kept(path) else [read_run(path)]
         except PropFairError as error:
