@@ -203,3 +203,15 @@ def test_a_run_folder_itself_is_a_place_of_records(tmp_path: Path) -> None:
     assert [run.name for run in read_records([tmp_path])] == ["one"]
     with pytest.raises(DataError, match="there is no such folder"):
         read_records([tmp_path / "nothing"])
+
+
+def test_a_run_that_is_found_twice_is_no_second_seed(tmp_path: Path) -> None:
+    """Means and spreads counted it twice."""
+    runs = [*seeds("propfair", 0.9), *seeds("fedavg", 0.5)]
+    for name in ("one", "copy"):
+        keep_runs(runs, tmp_path / f"{name}.parquet")
+    assert found(read_records([tmp_path]), "best") == found(runs, "best")
+    other = dataclasses.replace(runs[0], environment=runs[0].environment.model_copy(update={"started": "later"}))
+    (records,) = on_record([*runs, other], "cifar10")
+    with pytest.raises(DataError, match="two runs of propfair on CIFAR-10 at scale small with seed 0"):
+        records.group("propfair")
