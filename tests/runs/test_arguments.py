@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import propfair
-from propfair import EarlyStopping, FedAvg, LocalTraining, Metric, PropFair, Rounds
+from propfair import EarlyStopping, FedAvg, LocalTraining, Metric, PropFair, PropFairLoss, Rounds
 from propfair.errors import ConfigError
 
 
@@ -37,6 +37,8 @@ def train(algorithm: Any = "fedavg", **options: Any) -> propfair.Result:
         ({"server": {"participation": 0.1}}, "server must be a Rounds; got dict"),
         ({"metrics": "f1"}, r"metrics must be a list; got 'f1'. Try metrics=\['f1'\]"),
         ({"metrics": [Metric("two\nlines", print)]}, "the name of a metric must be a text in one line"),
+        ({"loss": "mse"}, "loss must be a function of .*got 'mse'. Try torch.nn.CrossEntropyLoss"),
+        ({"loss": nn.CrossEntropyLoss}, r"loss must be a function of .*Write CrossEntropyLoss\(\)"),
         ({"callbacks": EarlyStopping()}, "callbacks must be a list; got EarlyStopping"),
         ({"callbacks": [print]}, "callbacks must be derived from propfair.Callback.*after_round="),
     ],
@@ -79,3 +81,10 @@ def test_a_name_that_is_no_choice_is_not_taken_for_another(make: Callable[[], ob
 def test_numbers_of_numpy_and_devices_of_torch_are_taken() -> None:
     result = train(rounds=np.int64(1), lr=np.float32(0.1), seed=np.int64(3), device=torch.device("cpu"))
     assert result.state == "finished"
+
+
+def test_the_one_line_loss_says_what_it_takes() -> None:
+    with pytest.raises(ConfigError, match=r"write CrossEntropyLoss\(\), not CrossEntropyLoss"):
+        PropFairLoss(nn.CrossEntropyLoss)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"M must be a positive number.*got M=auto"):
+        PropFairLoss(nn.CrossEntropyLoss(), M="auto")  # type: ignore[arg-type]
