@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms.base import ALGORITHMS, Algorithm, Objective
 from propfair.core.client import Workload
 from propfair.core.messages import Block, Job
 from propfair.core.rounds import Rounds
@@ -141,6 +141,25 @@ def test_models_of_one_class_and_shape_may_differ() -> None:
         assert isinstance(one, scenes.Run)
         assert NOTE in one.notes
         scenes.assert_same(one, scenes.run(InProcess(threads=1), work, build()), TOLERANCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerhapsMixing(Algorithm):
+    """Its objective is one of a single client only: of several at once it would mix them."""
+
+    name = "perhaps-mixing"
+    mixes: bool = True
+
+    @property
+    def objective(self) -> Objective | None:
+        return (lambda batch_loss, _: batch_loss * batch_loss.mean()) if self.mixes else None
+
+
+def test_an_objective_that_only_some_options_have_is_looked_at_by_itself() -> None:
+    works = [scenes.workload(PerhapsMixing(mixes=mixes), data=DATA, lr=0.1) for mixes in (False, True)]
+    plain, mixing = check(works, logistic)
+    assert NOTE in plain.notes
+    assert NOTE not in mixing.notes
 
 
 def test_a_run_that_diverges_takes_no_other_along() -> None:

@@ -127,9 +127,13 @@ class Runner(Generic[T]):
         return self._folds[key]
 
     def _agrees(self, request: "Training") -> bool:
-        """Whether closed-form gradients are those of plain autograd: looked at once for each algorithm."""
+        """Whether closed-form gradients are those of plain autograd: looked at once for each algorithm.
+
+        One that has an objective under some of its options only counts as two.
+        """
         work, model = request.session.work, request.session.model
-        key = (type(work.algorithm), request.session.architecture)
+        rule = work.algorithm
+        key = (type(rule), rule.objective is None, rule.order is None, request.session.architecture)
         if key not in self._checked:
             try:
                 with untouched_global_rng():
