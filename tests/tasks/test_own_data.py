@@ -207,3 +207,10 @@ def test_one_data_set_is_not_taken_for_a_list_of_clients(tmp_path: Path) -> None
     for clients in (frame, str(tmp_path / "all.csv"), tmp_path / "all.csv", torch.randn(4, 2), None):
         with pytest.raises(DataError, match="one data set for each client; got"):
             propfair.from_datasets(clients, target="ill")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"num_classes": "3"}, {"image_size": 0}, {"image_size": "8"}, {"workers": -1}])
+def test_counts_are_whole_numbers(options: dict[str, Any]) -> None:
+    x, y = torch.randn(20, 4), torch.arange(20) % 3
+    with pytest.raises(ConfigError, match=rf"{next(iter(options))} must be a whole number of at least \d; got"):
+        propfair.from_datasets([(x, y)], **options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from propfair.data.base import IGNORED, ArrayExamples, Examples, map_tensors, named_tensors
 from propfair.data.hub import partitions, read_table
 from propfair.data.lazy import Collate, LazyExamples
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError, shown
 from propfair.federation.federation import SPLITS, Federation
 from propfair.federation.ragged import Ragged
 from propfair.federation.reading import Arrays, ClientReader, Later, checked, tensor_of
@@ -93,6 +93,10 @@ def from_datasets(
     >>> from_datasets({"ann": (x, y), "bob": {"train": (x, y), "test": (x, y)}}).train.lengths.tolist()
     [8, 10]
     """
+    counts = {"num_classes": (num_classes, 0), "image_size": (image_size, 1), "workers": (workers, 0)}
+    for name, (number, least) in counts.items():
+        if number is not None and (not isinstance(number, SupportsIndex) or number.__index__() < least):
+            raise ConfigError(f"{name} must be a whole number of at least {least}; got {name}={shown(number)}")
     named = _by_name(partitions(clients) or clients)
     pieces = [  # (client, split, data, where)
         (k, split, data, f"client {name}" + (f" ({split})" if split != _WHOLE else ""))
