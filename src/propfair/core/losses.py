@@ -77,7 +77,7 @@ def choose_task(
         )
     chosen = _from_loss(loss, target) if named is None else named
     if isinstance(chosen, PerPosition) and isinstance(getattr(loss, "ignore_index", None), int):
-        chosen = PerPosition(chosen.elementwise_outputs, int(loss.ignore_index))  # type: ignore[union-attr, arg-type]
+        chosen = PerPosition(chosen.elementwise_outputs, int(loss.ignore_index))  # type: ignore[attr-defined]
     return chosen, ExampleLoss(_unreduced(loss), chosen)
 
 
