@@ -5,12 +5,14 @@ A registry imports every module of its home package when it is first asked, so t
 and then looks for parts of other packages under its entry-point group.
 """
 
+import collections.abc
 import dataclasses
 import functools
 import importlib
 import math
 import pkgutil
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -184,6 +186,54 @@ def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
     if missing:
         raise ConfigError(f"{what} needs a value for: {', '.join(missing)}")
     return kind(**values)
+
+
+def check_fields(part: Any, *, only_text: bool = False) -> None:
+    """Refuse values of a dataclass that its annotations rule out: a name that is no choice, a text for a number.
+
+    A dataclass itself takes anything. Code that
+    tells names apart would silently take a wrong one for the last.
+
+    Args:
+        part: an object made in Python; what comes from a config was checked by `make_dataclass`.
+        only_text: look at texts alone, for classes of users whose other annotations may be careless.
+    """
+    for name, hint in _hints(typing.cast("Any", type(part))).items():
+        value = getattr(part, name)
+        if only_text and not isinstance(value, str):
+            continue
+        if _fits(value, hint):
+            if hint in (int, float) and not isinstance(value, int | float):
+                object.__setattr__(part, name, hint(value))  # of numpy or torch, which no run folder can hold
+            continue
+        if typing.get_origin(hint) is typing.Literal and isinstance(value, str):
+            raise unknown(name, value, typing.get_args(hint))
+        raise ConfigError(f"{name} must be {show_type(hint)}; got {name}={shown(value)}")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of all fields; none where an annotation can't be resolved."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        return {}
+    return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast("Any", kind)) if f.init}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value may be of a type, as far as plain values go; numbers of numpy and torch are numbers."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return value in typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in typing.get_args(hint))
+    if origin is tuple:
+        return not isinstance(value, str) and hasattr(value, "__iter__")
+    if origin is collections.abc.Callable:
+        return callable(value)
+    plain: dict[Any, Any] = {int: typing.SupportsIndex, float: typing.SupportsFloat, str: str, type(None): type(None)}
+    return isinstance(value, plain[hint]) if hint in plain else True
 
 
 def fields_of(part: Any) -> dict[str, Any]:

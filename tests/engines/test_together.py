@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from propfair.algorithms.base import ALGORITHMS
+from propfair.algorithms.base import ALGORITHMS, Algorithm, Objective
 from propfair.core.client import Workload
 from propfair.core.messages import Block, Job
 from propfair.core.rounds import Rounds
@@ -95,6 +95,9 @@ def test_little_memory_means_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     sizes.clear()
     check(works, logistic, memory=3e-5)
     assert max(sizes) < 7
+    sizes.clear()
+    check([scenes.workload("fedavg", data=DATA, lr=0.01 * k, batch_size=10**8) for k in range(1, 8)], logistic)
+    assert set(sizes) == {7}, "a batch is no larger than what a client has"
 
 
 @pytest.mark.parametrize("build", [logistic, scenes.mlp, no_bias], ids=["logistic", "mlp", "no bias"])
@@ -114,6 +117,49 @@ def test_what_can_not_be_folded_is_trained_alone_to_the_same_bits() -> None:
     for work, one in zip(works, together(works, build), strict=True):
         scenes.assert_same(one, scenes.run(Vectorized(), work, build()))
         assert NOTE not in one.notes
+
+
+class WithOption(nn.Module):
+    def __init__(self, relu: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(6, 8), nn.Linear(8, 3), relu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        scores: torch.Tensor = self.last(torch.relu(hidden) if self.relu else hidden)
+        return scores
+
+
+def test_models_of_one_class_and_shape_may_differ() -> None:
+    """A sweep over an option of one's own model trained all runs as the first."""
+    work = scenes.workload("fedavg", data=DATA, lr=0.1)
+    builds = [partial(seeded, partial(WithOption, relu), seed=1) for relu in (True, False)]
+    found = Runner[scenes.Run](Vectorized()).run(
+        [lambda engine, build=build: scenes.run(engine, work, build()) for build in builds]  # type: ignore[misc]
+    )
+    for build, one in zip(builds, found, strict=True):
+        assert isinstance(one, scenes.Run)
+        assert NOTE in one.notes
+        scenes.assert_same(one, scenes.run(InProcess(threads=1), work, build()), TOLERANCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerhapsMixing(Algorithm):
+    """Its objective is one of a single client only: of several at once it would mix them."""
+
+    name = "perhaps-mixing"
+    mixes: bool = True
+
+    @property
+    def objective(self) -> Objective | None:
+        return (lambda batch_loss, _: batch_loss * batch_loss.mean()) if self.mixes else None
+
+
+def test_an_objective_that_only_some_options_have_is_looked_at_by_itself() -> None:
+    works = [scenes.workload(PerhapsMixing(mixes=mixes), data=DATA, lr=0.1) for mixes in (False, True)]
+    plain, mixing = check(works, logistic)
+    assert NOTE in plain.notes
+    assert NOTE not in mixing.notes
 
 
 def test_a_run_that_diverges_takes_no_other_along() -> None:
@@ -158,6 +204,31 @@ def test_an_interrupt_of_all_reaches_every_program() -> None:
     with pytest.raises(KeyboardInterrupt):
         Turns(serve, urgent=lambda _: False).run([partial(program, k) for k in range(3)])
     assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_program_that_asks_again_after_an_interrupt_is_interrupted_again() -> None:
+    """It used to wait for ever, and with it whoever waited for its end."""
+    asked = []
+
+    def program(own: Program) -> None:
+        try:
+            own.ask("first")
+        finally:
+            asked.append(True)
+            own.ask("to tidy up")
+
+    def serve(_: Sequence[str]) -> list[str]:
+        raise KeyboardInterrupt
+
+    def run() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            Turns(serve, urgent=lambda _: False).run([program])
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert asked
+    assert not thread.is_alive()
 
 
 def test_programs_take_turns() -> None:

@@ -303,3 +303,18 @@ def test_flower_has_no_secure_aggregation_for_strategies_of_this_kind() -> None:
 
     offered = [*dir(flwr.clientapp.mod), *dir(flwr.serverapp), *dir(flwr.serverapp.strategy)]
     assert not [name for name in offered if "secagg" in name.lower() or "secure" in name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rounds": 5}, r"rounds must be of class Rounds; got 5\. How many there are goes to start\(num_rounds="),
+        ({"local": {"lr": 0.1}}, "local must be of class LocalTraining"),
+        ({"limits": {}}, "limits must be of class Limits"),
+        ({"seed": -1}, "seed must be a whole number of at least 0; got seed=-1"),
+        ({"model": nn.Linear}, "model must be a torch.nn.Module, or tensors by name"),
+    ],
+)
+def test_wrong_arguments_are_told_before_clients_are_waited_for(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FairStrategy("propfair", **{"model": network(), **options})

@@ -24,6 +24,7 @@ from propfair.runs.keeping import keep_runs
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
 from propfair.runs.run import Clients, Environment, Run, Start, Status
 from propfair.tuning.search import Sweep
+from tests.report.builders import write_run
 
 TITLE = "CIFAR-10"
 
@@ -213,3 +214,24 @@ def test_a_table_of_the_paper_from_records(tmp_path: Path) -> None:
         reproduce("table6-cifar10", changed, Silent())
     with pytest.raises(ConfigError, match=r"unknown algorithm of table6-cifar10 'propfair-default'"):
         reproduce("table6-cifar10", Settings(scale="small", out=tmp_path, only=("propfair-default",)), Silent())
+
+
+def test_a_run_folder_itself_is_a_place_of_records(tmp_path: Path) -> None:
+    """Its tables were taken for files of kept runs."""
+    write_run(tmp_path / "one", name="one")
+    assert [run.name for run in read_records([tmp_path / "one"])] == ["one"]
+    assert [run.name for run in read_records([tmp_path])] == ["one"]
+    with pytest.raises(DataError, match="there is no such folder"):
+        read_records([tmp_path / "nothing"])
+
+
+def test_a_run_that_is_found_twice_is_no_second_seed(tmp_path: Path) -> None:
+    """Means and spreads counted it twice."""
+    runs = [*seeds("propfair", 0.9), *seeds("fedavg", 0.5)]
+    for name in ("one", "copy"):
+        keep_runs(runs, tmp_path / f"{name}.parquet")
+    assert found(read_records([tmp_path]), "best") == found(runs, "best")
+    other = dataclasses.replace(runs[0], environment=runs[0].environment.model_copy(update={"started": "later"}))
+    (records,) = on_record([*runs, other], "cifar10")
+    with pytest.raises(DataError, match="two runs of propfair on CIFAR-10 at scale small with seed 0"):
+        records.group("propfair")

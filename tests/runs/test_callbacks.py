@@ -56,6 +56,14 @@ def test_callbacks_see_rounds_and_models_and_may_stop() -> None:
     assert not torch.equal(recorder.weights[0], recorder.weights[1])
 
 
+def test_early_stopping_begins_anew_with_each_training() -> None:
+    """The second training ended after no rounds, with the model of the first."""
+    stopping = propfair.EarlyStopping("mean", "loss", patience=2)
+    first, second = (train(stopping, server=propfair.Rounds(lr_schedule=schedule)) for _ in range(2))
+    assert (first.rounds, first.reason) == (second.rounds, second.reason)
+    assert torch.equal(first.model.get_parameter("weight"), second.model.get_parameter("weight"))
+
+
 def schedule(round_: int) -> float:
     """Explodes in round 5."""
     return 1.0 if round_ < 5 else 300.0

@@ -196,3 +196,28 @@ def test_a_certificate_without_an_accuracy_names_the_way_out() -> None:
     )
     with pytest.raises(DataError, match=r"there is: test/mae, test/loss.*--M"):
         certify([one], [other])
+
+
+def test_a_finished_run_is_not_given_for_other_settings_or_another_model(tmp_path: Path) -> None:
+    train(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"began with local.lr 0.3, and can't go on with 0.5"):
+        train(tmp_path / "mine", resume=True, lr=0.5)
+    assert train(tmp_path / "mine", resume=True).rounds == 6
+    for rounds in (6, 8):  # as many as were asked for, and more
+        with pytest.raises(ConfigError, match="does not fit"):
+            propfair.resume(tmp_path / "mine", nn.Sequential(model()), clients(), rounds=rounds)
+    assert train(tmp_path / "mine", resume=True).state == "finished"
+
+
+def test_runs_are_read_from_paths_as_text(tmp_path: Path) -> None:
+    train(tmp_path / "mine")
+    place = str(tmp_path)
+    assert propfair.read_run(f"{place}/mine").folder == tmp_path / "mine"
+    for places in (place, tmp_path, [place]):
+        runs, problems = propfair.read_runs(places)
+        assert (len(runs), problems) == (1, [])
+
+
+def test_a_split_that_there_is_not_is_told_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"split must be one of train, validation, test.*got split='tst'"):
+        propfair.evaluate(model(), clients(), split="tst")  # type: ignore[arg-type]

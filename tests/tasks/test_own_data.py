@@ -191,3 +191,26 @@ def test_hostile_files_are_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tables" / "a.csv")
     with pytest.raises(DataError, match=r"a\.csv is a pipe"):
         Own(path=str(tmp_path / "tables")).load()
+
+
+def test_keys_that_are_numbers_become_names() -> None:
+    x, y = torch.randn(20, 4), torch.arange(20) % 2
+    result = propfair.train(torch.nn.Linear(4, 2), {0: (x, y), 1: (x, y)}, "fedavg", rounds=1)  # type: ignore[dict-item]
+    assert result.clients == ("0", "1")
+    with pytest.raises(DataError, match="two clients are called '1'"):
+        propfair.from_datasets({1: (x, y), "1": (x, y)})  # type: ignore[dict-item]
+
+
+def test_one_data_set_is_not_taken_for_a_list_of_clients(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": [1.0, 2.0], "ill": [0, 1]})
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    for clients in (frame, str(tmp_path / "all.csv"), tmp_path / "all.csv", torch.randn(4, 2), None):
+        with pytest.raises(DataError, match="one data set for each client; got"):
+            propfair.from_datasets(clients, target="ill")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"num_classes": "3"}, {"image_size": 0}, {"image_size": "8"}, {"workers": -1}])
+def test_counts_are_whole_numbers(options: dict[str, Any]) -> None:
+    x, y = torch.randn(20, 4), torch.arange(20) % 3
+    with pytest.raises(ConfigError, match=rf"{next(iter(options))} must be a whole number of at least \d; got"):
+        propfair.from_datasets([(x, y)], **options)

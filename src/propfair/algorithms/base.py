@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from propfair.registry import Registry, fields_of, import_class, make_part
+from propfair.errors import ConfigError, shown
+from propfair.registry import Registry, check_fields, fields_of, import_class, make_part
 
 ClientId = int
 State = dict[str, Tensor]  # of the server between rounds: named tensors, so that a checkpoint is one safetensors file
@@ -321,6 +322,15 @@ def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algor
     """
     _import_paths(name, options or {})
     return build_algorithm(name, options)
+
+
+def checked_algorithm(algorithm: Any) -> Algorithm:
+    """An algorithm that was made in Python, with the names of its choices checked; anything else is an error."""
+    if not isinstance(algorithm, Algorithm):
+        found = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else shown(algorithm)
+        raise ConfigError(f"algorithm must be a name, or an object such as PropFair(M=3.0); got {found}")
+    check_fields(algorithm, only_text=True)
+    return algorithm
 
 
 def build_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:

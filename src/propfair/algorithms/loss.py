@@ -34,6 +34,10 @@ class PropFairLoss(nn.Module):
         normalise: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        if isinstance(criterion, type):
+            raise ConfigError(
+                f"the criterion must be an object: write {criterion.__name__}(), not {criterion.__name__}"
+            )
         check_baseline(M, epsilon)
         if variant not in ("practical", "huber"):
             raise ConfigError(f"variant must be 'practical' or 'huber'; got variant={variant!r}")

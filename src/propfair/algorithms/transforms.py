@@ -1,7 +1,7 @@
 """Scalar transforms of a batch loss. Pure, differentiable, finite gradients for every finite loss."""
 
 import math
-from typing import Literal
+from typing import Literal, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ Variant = Literal["practical", "huber"]
 
 def check_baseline(M: float, epsilon: float) -> None:
     """0 < epsilon <= M, the domain of the Huberised utility."""
-    if not (math.isfinite(M) and M > 0):
+    if not (isinstance(M, SupportsFloat) and math.isfinite(M) and M > 0):
         raise ConfigError(f"M must be a positive number, above the losses you expect; got M={M}. Try M=5.")
     if not 0 < epsilon <= M:
         raise ConfigError(f"epsilon must satisfy 0 < epsilon <= M; got epsilon={epsilon}, M={M}. Try epsilon=0.2.")

@@ -16,12 +16,12 @@ from propfair.core.evaluation import chunks, measure
 from propfair.core.messages import Report
 from propfair.core.metrics import Metric
 from propfair.core.params import FlatModel, all_finite
-from propfair.core.precision import PRECISIONS, Differentiator, Precision, predict
+from propfair.core.precision import Differentiator, Precision, predict
 from propfair.core.tasks import SINGLE_LABEL, LossFunction, Task, cross_entropy
 from propfair.data.base import Occasion
 from propfair.errors import ConfigError, shown, unknown
 from propfair.federation.federation import Federation
-from propfair.registry import LARGEST
+from propfair.registry import LARGEST, check_fields
 from propfair.seeds import derive, seed_global, shuffles
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -56,6 +56,7 @@ class LocalTraining:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         steps = (self.steps,) if isinstance(self.steps, int) else self.steps or (1,)
         counts = {"batch_size": (self.batch_size,), "epochs": (self.epochs,), "steps": steps}
         for name, value in ((name, end) for name, values in counts.items() for end in (min(values), max(values))):
@@ -68,8 +69,6 @@ class LocalTraining:
         ):
             if not 0 <= number <= LARGEST:
                 raise ConfigError(f"{name} must be between 0 and {LARGEST:g}; got {name}={number}")
-        if self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
         known = ["sgd", *_optimizers()]
         if self.optimizer not in known:
             same = [name for name in known if name.lower() == self.optimizer.lower()]

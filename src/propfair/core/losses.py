@@ -26,7 +26,7 @@ from propfair.core.tasks import (
     places_of_classes,
     shape_of,
 )
-from propfair.errors import ConfigError, DataError, PropFairWarning, unknown
+from propfair.errors import ConfigError, DataError, PropFairWarning, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,14 @@ def choose_task(
     if loss is None:
         chosen = named or _from_targets(target)
         return chosen, cross_entropy if isinstance(chosen, SingleLabel) else chosen.loss
+    if isinstance(loss, type) or not callable(loss):
+        way_out = f"Write {loss.__name__}()." if isinstance(loss, type) else "Try torch.nn.CrossEntropyLoss()."
+        raise ConfigError(
+            f"loss must be a function of (output, target), or a torch criterion; got {shown(loss)}. {way_out}"
+        )
     chosen = _from_loss(loss, target) if named is None else named
     if isinstance(chosen, PerPosition) and isinstance(getattr(loss, "ignore_index", None), int):
-        chosen = PerPosition(chosen.elementwise_outputs, int(loss.ignore_index))  # type: ignore[union-attr, arg-type]
+        chosen = PerPosition(chosen.elementwise_outputs, int(loss.ignore_index))  # type: ignore[attr-defined]
     return chosen, ExampleLoss(_unreduced(loss), chosen)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from propfair.core.tasks import Task
-from propfair.errors import ConfigError, MissingExtraError, TrainingError
+from propfair.errors import ConfigError, MissingExtraError, TrainingError, shown
 from propfair.registry import import_path
 
 LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse", "perplexity"})
@@ -71,6 +71,9 @@ def choose_metrics(wanted: Sequence[Any], task: Task) -> tuple[Metric, ...]:
     measured = ("loss", task.score)
     found = [_metric(item, task) for item in wanted if not (isinstance(item, str) and item in measured)]
     names = [metric.name for metric in found]
+    for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable():  # no reader of records would take it
+            raise ConfigError(f"the name of a metric must be a text in one line; got {shown(name)}")
     twice = {name for name in names if names.count(name) > 1 or name in ("loss", "accuracy", task.score)}
     if twice:
         raise ConfigError(f"two metrics are called {min(twice)!r}. Give one another name: Metric('name', function).")

@@ -10,7 +10,7 @@ from propfair.core.optimizers import ServerOptimizer, ServerOptimizerName
 from propfair.core.rates import rate_factor
 from propfair.errors import ConfigError
 from propfair.federation.federation import Split
-from propfair.registry import LARGEST
+from propfair.registry import LARGEST, check_fields
 
 Sampling = Literal["uniform", "samples"]
 
@@ -56,6 +56,7 @@ class Rounds:
     bias_correction: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         rate_factor(self.lr_schedule)
         share = self.participation
         if not 0 < share < math.inf or (share > 1 and share != int(share)):

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -86,7 +87,7 @@ class Runner(Generic[T]):
         work, model = request.session.work, request.session.model
         if not can_fold(work) or len(model.buffers) or self._fold(request) is None:
             return None
-        shared = (id(work.federation.examples), type(model.module), tuple(model.shapes))
+        shared = (id(work.federation.examples), request.session.architecture)
         if isinstance(request, Measuring):
             return (*shared, tuple((len(batch), batch.data_ptr()) for batch in request.batches))
         job, local = request.job, work.local
@@ -108,15 +109,17 @@ class Runner(Generic[T]):
         """How many runs fit into the memory that the engine may take."""
         clients = len(request.job.clients) if isinstance(request, Training) else 1
         width = max(map(max, request.session.model.shapes))
-        examples = request.session.work.local.batch_size * clients if isinstance(request, Training) else max(
-            map(len, request.batches), default=1
-        )  # fmt: skip
+        if isinstance(request, Training):
+            work = request.session.work
+            longest = int(work.federation.train.lengths.max())  # a batch size may stand for all that there is
+            examples = min(work.local.batch_size, longest) * clients
+        else:
+            examples = max(map(len, request.batches), default=1)
         of_one = 4 * (3 * clients * len(request.session.model.params) + 6 * examples * width)
         return max(1, int(self._engine.memory * 1e9 * (1 - GATHERED) / of_one))
 
     def _fold(self, request: "Training | Measuring") -> Fold | None:
-        model = request.session.model
-        key = (type(model.module), tuple(model.shapes))
+        model, key = request.session.model, request.session.architecture
         if key not in self._folds:
             layers: list[Layer] | None = linear_layers(model)
             room = int(self._engine.memory * 1e9 * GATHERED)
@@ -124,9 +127,13 @@ class Runner(Generic[T]):
         return self._folds[key]
 
     def _agrees(self, request: "Training") -> bool:
-        """Whether closed-form gradients are those of plain autograd: looked at once for each algorithm."""
+        """Whether closed-form gradients are those of plain autograd: looked at once for each algorithm.
+
+        One that has an objective under some of its options only counts as two.
+        """
         work, model = request.session.work, request.session.model
-        key = (type(work.algorithm), type(model.module), tuple(model.shapes))
+        rule = work.algorithm
+        key = (type(rule), rule.objective is None, rule.order is None, request.session.architecture)
         if key not in self._checked:
             try:
                 with untouched_global_rng():
@@ -205,6 +212,16 @@ class TogetherSession(VectorizedSession):
         super().__init__(model, work, engine)
         self.model, self._program, self.served = model, engine.program, 0.0
         self._before = engine.program.waited
+
+    @cached_property
+    def architecture(self) -> Any:
+        """What runs must share to be one in products: not only shapes, since a model may have options without any.
+
+        Modules of torch tell what they are; others are traced, which takes longer than a round.
+        """
+        module = self.model.module
+        plain = all(type(part).__module__.startswith("torch.nn.") for part in module.modules())
+        return type(module), repr(module) if plain else str(linear_layers(self.model)), tuple(self.model.shapes)
 
     @property
     def waited(self) -> float:

@@ -48,6 +48,8 @@ class Program(threading.Thread):
 
     def ask(self, request: Any) -> Any:
         """Called by the program: wait until the request is answered. An answer that is an exception is raised."""
+        if self._turns.given_up:  # nobody would answer
+            raise KeyboardInterrupt
         self.request = request
         with self.aside():
             self._turns.back.release()

@@ -1,7 +1,8 @@
 """A user's own data: arrays, data frames, files, torch data sets, ready-made splits."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch.utils.data import Dataset
 from propfair.data.base import IGNORED, ArrayExamples, Examples, map_tensors, named_tensors
 from propfair.data.hub import partitions, read_table
 from propfair.data.lazy import Collate, LazyExamples
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError, shown
 from propfair.federation.federation import SPLITS, Federation
 from propfair.federation.ragged import Ragged
 from propfair.federation.reading import Arrays, ClientReader, Later, checked, tensor_of
@@ -92,10 +93,11 @@ def from_datasets(
     >>> from_datasets({"ann": (x, y), "bob": {"train": (x, y), "test": (x, y)}}).train.lengths.tolist()
     [8, 10]
     """
-    clients = partitions(clients) or clients
-    named = dict(clients) if isinstance(clients, Mapping) else {str(i): item for i, item in enumerate(clients)}
-    if not named:
-        raise DataError("there are no clients. Pass at least one data set.")
+    counts = {"num_classes": (num_classes, 0), "image_size": (image_size, 1), "workers": (workers, 0)}
+    for name, (number, least) in counts.items():
+        if number is not None and (not isinstance(number, SupportsIndex) or number.__index__() < least):
+            raise ConfigError(f"{name} must be a whole number of at least {least}; got {name}={shown(number)}")
+    named = _by_name(partitions(clients) or clients)
     pieces = [  # (client, split, data, where)
         (k, split, data, f"client {name}" + (f" ({split})" if split != _WHOLE else ""))
         for k, (name, client) in enumerate(named.items())
@@ -122,6 +124,25 @@ def from_datasets(
         for split in SPLITS
     )
     return Federation(examples, tuple(named), train, validation, test, note="own data")
+
+
+def _by_name(clients: Any) -> dict[str, Any]:
+    """The data sets by the names of their clients, which are texts from here on: keys are often numbers."""
+    several = hasattr(clients, "__iter__") or hasattr(clients, "__getitem__")
+    if not several or isinstance(clients, str | Path | Tensor) or hasattr(clients, "columns"):
+        raise DataError(
+            f"clients must be a list, or a mapping from names, with one data set for each client; got "
+            f"{type(clients).__name__}. One data frame with a column of clients is taken apart by "
+            "dict(list(frame.groupby(column)))."
+        )
+    pairs = list(clients.items() if isinstance(clients, Mapping) else enumerate(clients))
+    if not pairs:
+        raise DataError("there are no clients. Pass at least one data set.")
+    named = {str(name): data for name, data in pairs}
+    if len(named) < len(pairs):
+        names = [str(name) for name, _ in pairs]
+        raise DataError(f"two clients are called {next(name for name in names if names.count(name) > 1)!r}")
+    return named
 
 
 _WHOLE = "whole"  # data of a client that comes without splits

@@ -16,6 +16,7 @@ from propfair.seeds import untouched_global_rng
 
 Unpack = Callable[[Any], tuple[Any, Tensor]]  # from a batch to (inputs, targets)
 _Pair = tuple[Any, Tensor]  # output and target
+_AT_ONCE = 32  # examples that are measured, where a loader does not say how many it takes
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -68,7 +69,10 @@ def losses_of(model: nn.Module, batches: Iterable[Any], criterion: LossFunction,
     Of a DataLoader, its data set is gone through in order, so that the batches of training stay what they were.
     """
     if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
-        batches = DataLoader(batches.dataset, batches.batch_size, collate_fn=batches.collate_fn)
+        size = batches.batch_size
+        if size is None and batches.batch_sampler is not None:  # one that makes batches in its own way
+            size = _AT_ONCE
+        batches = DataLoader(batches.dataset, size, collate_fn=batches.collate_fn)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -76,7 +80,12 @@ def losses_of(model: nn.Module, batches: Iterable[Any], criterion: LossFunction,
         pairs = ((feed(model, _on(inputs, device)), targets.to(device)) for inputs, targets in map(unpack, batches))
         seen: list[_Pair] = []  # while it is not settled what the outputs mean
         first = _kept(pairs, seen)
-        task, losses = choose_task(None, criterion, next(first)[1])
+        pair = next(first, None)
+        if pair is None:
+            raise ConfigError(
+                "there are no batches to measure the received model on. Is the data of this client empty?"
+            )
+        task, losses = choose_task(None, criterion, pair[1])
         _, losses = settle_classes(task, losses, itertools.chain(seen[:1], first))
         parts = [losses(output, target).double().cpu() for output, target in itertools.chain(seen, pairs)]
     model.train(was_training)

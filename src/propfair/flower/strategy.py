@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import SupportsIndex
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -11,14 +12,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
-from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Needs
+from propfair.algorithms.base import ALGORITHMS, Algorithm, ClientId, Needs, checked_algorithm
 from propfair.core.aggregator import Aggregator, Outcome, RoundPlan
 from propfair.core.client import LocalTraining, observe
 from propfair.core.messages import Block, Reply, Report, reduce_block
 from propfair.core.params import FlatModel, all_finite
 from propfair.core.rounds import Rounds
 from propfair.engines.session import Event
-from propfair.errors import ConfigError, TrainingError
+from propfair.errors import ConfigError, TrainingError, shown
 from propfair.fairness.statistics import summarize
 from propfair.flower.arrays import module_of
 from propfair.flower.events import EventLog, kind_of, log, named
@@ -87,8 +88,13 @@ class FairStrategy(Strategy):
         limits: Limits | None = None,
         out: str | Path | None = None,
     ) -> None:
-        self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else algorithm
-        self.local, self.rounds, self.limits = local or LocalTraining(), rounds or Rounds(), limits or Limits()
+        self.algorithm = ALGORITHMS.make(algorithm) if isinstance(algorithm, str) else checked_algorithm(algorithm)
+        self.local = LocalTraining() if local is None else local
+        self.rounds = Rounds() if rounds is None else rounds
+        self.limits = Limits() if limits is None else limits
+        _check_kinds(model, self.local, self.rounds, self.limits)
+        if not isinstance(seed, SupportsIndex) or seed.__index__() < 0:
+            raise ConfigError(f"seed must be a whole number of at least 0; got seed={shown(seed)}")
         self.seed, self.evaluate_every = seed, evaluate_every
         self.outcomes: list[Outcome] = []
         self.evaluations: dict[int, dict[str, dict[ClientId, float]]] = {}
@@ -370,6 +376,16 @@ class FairStrategy(Strategy):
         """What clients say of their training, averaged by data as Flower's own strategies do."""
         weights = [self._members.size(client) for client in of_clients]
         return summarize(list(of_clients.values()), weights).weighted_mean
+
+
+def _check_kinds(model: object, local: object, rounds: object, limits: object) -> None:
+    """Refuse arguments that would break the first round, when all clients are there."""
+    if not isinstance(model, nn.Module | Mapping):
+        raise ConfigError(f"model must be a torch.nn.Module, or tensors by name; got {shown(model)}")
+    for name, value, kind in (("local", local, LocalTraining), ("rounds", rounds, Rounds), ("limits", limits, Limits)):
+        if not isinstance(value, kind):
+            hint = " How many there are goes to start(num_rounds=...)." if name == "rounds" else ""
+            raise ConfigError(f"{name} must be of class {kind.__name__}; got {shown(value)}.{hint}")
 
 
 def _by_metric(contents: Mapping[ClientId, RecordDict]) -> dict[str, dict[ClientId, float]]:

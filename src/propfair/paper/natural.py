@@ -5,7 +5,7 @@ from typing import Any
 
 from propfair.errors import ConfigError, DataError, unknown
 from propfair.paper.catalogue import Natural, check_experiments
-from propfair.paper.onrecord import read_records
+from propfair.paper.onrecord import group_of, read_records
 from propfair.paper.ranking import LEVEL, STATISTICS, difference_from
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
@@ -70,7 +70,7 @@ def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -
         labels = [label for label in preset.contestants if any(run.plain_name == label for run in own)]
         if preset.reference in labels:
             found[condition] = [
-                Group(label, tuple(run for run in own if run.plain_name == label), {}) for label in labels
+                group_of(label, [run for run in own if run.plain_name == label], condition) for label in labels
             ]
     return found
 

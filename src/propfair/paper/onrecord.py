@@ -1,7 +1,7 @@
 """Which runs on record belong to which experiment of the paper, and to which scale of it."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -44,19 +44,37 @@ class OnRecord:
                 f"there are runs of {label} on {self.experiment.title} at scale {self.scale} with {len(settings)} "
                 "different settings, and a claim is about one. Keep the records of one of them."
             )
-        return Group(label, tuple(own), {})
+        return group_of(label, own, f"{self.experiment.title} at scale {self.scale}")
+
+
+def group_of(label: str, runs: Sequence[Run], where: str) -> Group:
+    """The runs of one setting as seeds of it; two with the same seed are refused, since they are no two seeds."""
+    group = Group(label, tuple(runs), {})
+    if len(group.by_seed) < len(group.runs):
+        seeds = [run.seed for run in runs]
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise DataError(f"there are two runs of {label} on {where} with seed {twice}. Keep the records of one of them.")
+    return group
 
 
 def read_records(places: Iterable[Path]) -> list[Run]:
-    """The runs in files that `propfair keep` wrote, in folders of such files, and in run folders; no trials."""
+    """The runs in files that `propfair keep` wrote, in folders of such files, and in run folders; no trials.
+
+    A run that is found in two places is one run.
+    """
     found: list[Path] = []
     for place in places:
-        kept = sorted(place.glob("*.parquet")) if place.is_dir() else []
+        is_run = (place / "status.json").exists()  # whose own tables are Parquet files, too
+        kept = sorted(place.glob("*.parquet")) if place.is_dir() and not is_run else []
         found += kept or [place]
     runs, problems = read_runs(found)
     if problems:
         raise DataError(str(problems[0]))
-    return trials_apart(runs)[0]
+    once = {
+        (run.name, run.seed, run.fingerprint, run.environment.started, run.status.seconds): run
+        for run in trials_apart(runs)[0]
+    }  # the folder of a run, say, and the file in which it was kept
+    return list(once.values())
 
 
 def on_record(runs: Iterable[Run], experiment: str) -> list[OnRecord]:

@@ -4,18 +4,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from torch import nn
 
-from propfair.algorithms.base import Algorithm, make_algorithm
+from propfair.algorithms.base import Algorithm, checked_algorithm, make_algorithm
 from propfair.core.client import LocalTraining, Workload
 from propfair.core.losses import choose_task
 from propfair.core.metrics import choose_metrics
 from propfair.core.rounds import Rounds
 from propfair.core.tasks import LossFunction, Task
 from propfair.engines.session import ENGINES, Engine
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, shown
 from propfair.federation.federation import Federation
 from propfair.federation.own import from_datasets
 from propfair.runs import launch
@@ -104,10 +104,10 @@ def train(
     if watch is not None:
         warnings.warn("train(watch=...) is now called after_round=...", DeprecationWarning, stacklevel=2)
         after_round = watch
+    device = str(device)  # a torch.device goes, too
     check_device(device)
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    chosen = make_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    _check_arguments(model, seed, data_seed, callbacks, metrics)
+    chosen = _algorithm(algorithm)
     if not isinstance(clients, Federation):
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     kind, example_loss = choose_task(task, loss, clients.examples.targets(clients.train[0][:2]))
@@ -123,7 +123,7 @@ def train(
     )
     recipe = Recipe(
         work=work,
-        engine=ENGINES.make(engine) if isinstance(engine, str) else engine,
+        engine=_engine(engine),
         server=_either(Rounds, "server", server, participation=participation),
         schedule=Schedule(rounds=rounds, eval_every=eval_every),
         name=Path(out).name if out else str(chosen),
@@ -144,7 +144,7 @@ def resume(
     clients: Federation | Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     rounds: int | None = None,
-    algorithm: Algorithm | None = None,
+    algorithm: str | Algorithm | None = None,
     loss: LossFunction | nn.Module | None = None,
     lr_schedule: Callable[[int], float] | None = None,
     metrics: Sequence[Any] = (),
@@ -179,6 +179,7 @@ def resume(
         if algorithm is not None or loss is not None or lr_schedule is not None or metrics:
             raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
         return launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
+    _check_arguments(model, 0, data_seed, callbacks, metrics)
     settings = read_settings(Path(path))
     check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
     check_device(settings.device)
@@ -186,8 +187,9 @@ def resume(
         clients = from_datasets(clients, num_classes=num_classes, seed=data_seed)
     few = clients.examples.targets(clients.train[0][:2])
     task, example_loss = choose_task(settings.task, loss, few)
+    chosen = settings.make_algorithm() if algorithm is None else _algorithm(algorithm)
     work = Workload(
-        clients, algorithm or settings.make_algorithm(), settings.local, settings.seed, example_loss, settings.device,
+        clients, chosen, settings.local, settings.seed, example_loss, settings.device,
         task=task, metrics=choose_metrics(metrics, task),
     )  # fmt: skip
     schedule = settings.schedule if rounds is None else replace(settings.schedule, rounds=rounds)
@@ -198,11 +200,44 @@ def resume(
     return go_on(Path(path), model, recipe, after_round=after_round)
 
 
+def _algorithm(wanted: str | Algorithm) -> Algorithm:
+    return make_algorithm(wanted) if isinstance(wanted, str) else checked_algorithm(wanted)
+
+
+def _engine(wanted: str | Engine) -> Engine:
+    if isinstance(wanted, str):
+        return ENGINES.make(wanted)
+    if not isinstance(wanted, Engine):
+        raise ConfigError(f"engine must be a name, or an object of such a class; got {shown(wanted)}")
+    return wanted
+
+
+def _check_arguments(model: Any, seed: Any, data_seed: Any, callbacks: Sequence[Any], metrics: Any) -> None:
+    """What is of the wrong kind is told by its name, before anything is read."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    for name, value in (("seed", seed), ("data_seed", data_seed)):
+        if not isinstance(value, SupportsIndex) or value.__index__() < 0:
+            raise ConfigError(f"{name} must be a whole number of at least 0; got {name}={shown(value)}")
+    if not isinstance(callbacks, Sequence):
+        raise ConfigError(f"callbacks must be a list; got {type(callbacks).__name__}. Try callbacks=[...].")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"callbacks must be derived from propfair.Callback; got {shown(callback)}. A function of the progress "
+                "goes into after_round=."
+            )
+    if isinstance(metrics, str):
+        raise ConfigError(f"metrics must be a list; got {shown(metrics)}. Try metrics=[{metrics!r}].")
+
+
 def _either(kind: type[T], name: str, whole: T | None, **single: Any) -> T:
     """The whole object, or one from the single values that were given; both would leave one of them unused."""
     given = {key: value for key, value in single.items() if value is not None}
     if whole is None:
         return kind(**given)
+    if not isinstance(whole, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}; got {type(whole).__name__}. Try {kind.__name__}(...).")
     if given:
         raise ConfigError(
             f"{next(iter(given))}= and {name}= were both given, and one of them would be ignored. "

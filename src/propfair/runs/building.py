@@ -1,5 +1,6 @@
 """From a config to what is trained: the clients, the first model, and what the clients need."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,13 +79,7 @@ def build_workload(config: RunConfig, federation: Federation) -> Workload:
 def begin_from(path: Path, module: nn.Module, federation: Federation) -> Beginning:
     """Put the model that a run reached into `module`."""
     model = RunFolder.open(path).model()
-    try:
-        module.load_state_dict(model)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()} Train the same model on data of "
-            "the same shape."
-        ) from None
+    put_into(module, model, path)
     run = read_run(path)
     start = Start(
         run=str(path),
@@ -94,6 +89,17 @@ def begin_from(path: Path, module: nn.Module, federation: Federation) -> Beginni
         same_clients=run.fingerprint == federation.fingerprint,
     )
     return Beginning(model, start)
+
+
+def put_into(module: nn.Module, model: Mapping[str, Tensor], path: Path) -> None:
+    """Put the model of a run folder into a module, which must be of the same kind."""
+    try:
+        module.load_state_dict(model)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()} Take the same model and data of "
+            "the same shape."
+        ) from None
 
 
 def _initial(config: RunConfig, federation: Federation) -> Initial:

@@ -95,12 +95,17 @@ class EarlyStopping(Callback):
         self.statistic, self.metric, self.split = statistic, metric, split
         self.patience, self.min_delta, self.restore_best = patience, min_delta, restore_best
         self._higher = higher_is_better
-        self.best_round, self.best_value, self._waited = 0, math.nan, 0
-        self._best: dict[str, Tensor] = {}
+        self._begin()
         self._chosen_on_test = split == "test"
         self._what = " ".join(filter(None, (split, statistic, metric)))
 
+    def _begin(self) -> None:
+        self.best_round, self.best_value, self._waited = 0, math.nan, 0
+        self._best: dict[str, Tensor] = {}
+
     def before_round(self, training: Training) -> None:
+        if training.round == 0:  # the same object may have looked at another training before
+            self._begin()
         if self._waited >= self.patience:  # the run was killed between its last round and its end
             training.stop(self._reason(training.round))
 

@@ -22,7 +22,7 @@ from propfair.runs.names import RUNS, short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
 from propfair.runs.standing import ALONE, is_alone
-from propfair.runs.together import can_run_together, run_together
+from propfair.runs.together import MOST_TOGETHER, can_run_together, run_together
 
 ShowRun = Callable[[str, int], AbstractContextManager[AfterRound]]  # (title, rounds) -> what is told after rounds
 
@@ -101,6 +101,8 @@ class Contest:
 
         Runs that are in the folder are read, or gone on with if they were cut off; with `force` they are run again.
         """
+        if not seeds or len(set(seeds)) < len(seeds):  # one counted twice would look like no chance at all
+            raise ConfigError(f"seeds must be different numbers, at least one; got seeds={list(seeds)}")
         federation = build_federation(self.configs[0])
 
         later = [position for position, one in enumerate(self.contestants) if _bargains(one)]
@@ -133,23 +135,31 @@ class Contest:
                 raise KeyboardInterrupt
             return result.run
 
-        tasks = []
+        wanted: list[str] = []
+        unique: dict[str, tuple[RunConfig, str]] = {}  # two contestants may come to the same, in one folder
         for position, changed in changes.items():
             for seed in seeds:
                 label = self.contestants[position].label
                 title = label if len(seeds) == 1 else f"{label}, seed {seed}"
-                tasks.append((self.configs[position].changed(**changed, seed=seed), title))
+                config = self.configs[position].changed(**changed, seed=seed)
+                wanted.append(config.to_toml())
+                unique.setdefault(wanted[-1], (config, title))
+        tasks = list(unique.values())
+        found: list[Run] = []
         if all(can_run_together(config, federation) for config, _ in tasks):
-            rounds = max(config.schedule.rounds for config, _ in tasks)
-            title = f"{len(tasks)} runs at once" if len(tasks) > 1 else tasks[0][1]
-            with show_run(title, rounds) as after_round:
-                told = _of_the_first(after_round)
-                runs = run_together(tasks[0][0], [partial(train_one, *task, told) for task in tasks])
+            for start in range(0, len(tasks), MOST_TOGETHER):
+                some = tasks[start : start + MOST_TOGETHER]
+                rounds = max(config.schedule.rounds for config, _ in some)
+                title = f"{len(some)} runs at once" if len(some) > 1 else some[0][1]
+                with show_run(title, rounds) as after_round:
+                    told = _of_the_first(after_round)
+                    found += run_together(some[0][0], [partial(train_one, *task, told) for task in some])
         else:
-            runs = []
             for config, title in tasks:
                 with show_run(title, config.schedule.rounds) as after_round:
-                    runs.append(train_one(config, title, after_round))
+                    found.append(train_one(config, title, after_round))
+        by_text = dict(zip(unique, found, strict=True))
+        runs = [by_text[text] for text in wanted]
         of_one = len(seeds)
         return {
             position: Compared(self.contestants[position], tuple(runs[k * of_one : (k + 1) * of_one]))

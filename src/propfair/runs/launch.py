@@ -19,7 +19,7 @@ from propfair.engines.session import Engine
 from propfair.engines.together import NOTE as TOGETHER
 from propfair.errors import ConfigError, DataError, TrainingError
 from propfair.federation.federation import SPLITS, Federation
-from propfair.runs.building import Beginning, begin_from, build_federation, build_model, build_workload
+from propfair.runs.building import Beginning, begin_from, build_federation, build_model, build_workload, put_into
 from propfair.runs.checks import check_device, check_workload
 from propfair.runs.config import RunConfig, make_config
 from propfair.runs.environment import describe_environment, directions, with_resume
@@ -164,17 +164,19 @@ def go_on(
     _, status, environment, clients = describe(folder)
     _check_same(path, recipe, status, environment, clients)
     rounds, asked = recipe.schedule.rounds, _rounds_asked(folder, status)
-    if status.state == "finished":
-        if rounds <= asked:
-            module.load_state_dict(folder.model())
-            return Result(read_run(path), module)
-        if status.rounds < asked:
-            raise ConfigError(f"{path} ended by itself and takes no more rounds: {status.reason}.")
     settings: dict[str, Any] = {}
-    if not config_text:
+    if not config_text and (status.state != "finished" or "settings" in folder.environment):  # 0.1.0 kept none
         now = PythonSettings.of(recipe, module)
         read_settings(path).check(now, path)
         settings = {"settings": now.written()}
+    if status.state == "finished":
+        if rounds <= asked:
+            put_into(module, folder.model(), path)
+            return Result(read_run(path), module)
+        if status.rounds < asked:
+            raise ConfigError(f"{path} ended by itself and takes no more rounds: {status.reason}.")
+    if (start := folder.start()) is not None:
+        put_into(module, start, path)  # before anything is written
     with folder.in_use():
         if status.state == "finished":
             folder.reopen()
@@ -183,9 +185,6 @@ def go_on(
         folder.save_environment(
             {"algorithm": str(recipe.work.algorithm), **with_resume(folder.environment), **settings}
         )
-    start = folder.start()
-    if start is not None:
-        module.load_state_dict(start)
     check_workload(module, recipe.work)
     work, engine = settled(module, recipe.work), _same_engine(recipe.engine, environment)
     recipe = dataclasses.replace(recipe, work=work, engine=engine)

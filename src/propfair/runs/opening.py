@@ -18,10 +18,10 @@ from propfair.core.params import FlatModel
 from propfair.core.tasks import LossFunction, Task
 from propfair.engines.inprocess import InProcessSession
 from propfair.errors import ConfigError, DataError
-from propfair.federation.federation import Federation, Split
+from propfair.federation.federation import SPLITS, Federation, Split
 from propfair.federation.own import from_datasets
 from propfair.federation.ragged import Ragged
-from propfair.runs.building import build_federation, build_model
+from propfair.runs.building import build_federation, build_model, put_into
 from propfair.runs.folder import RunFolder
 from propfair.runs.launch import saved_config
 from propfair.runs.reading import read_run
@@ -46,10 +46,7 @@ def load(path: str | Path, model: nn.Module | None = None, *, trust: bool = Fals
             raise ConfigError(f"{path} was started from Python: pass the model, load({str(path)!r}, model=...)")
         config = saved_config(folder, trust=trust)
         model = build_model(config, build_federation(config))
-    try:
-        model.load_state_dict(folder.model())
-    except RuntimeError as error:
-        raise ConfigError(f"the model of {path} does not fit: {str(error).splitlines()[-1].strip()}") from None
+    put_into(model, folder.model(), path)
     return Result(read_run(path), model)
 
 
@@ -76,6 +73,8 @@ def evaluate(
         num_classes: None: the largest label plus one.
         device: where to compute.
     """
+    if split not in (None, *SPLITS):
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, or None for all examples; got split={split!r}")
     if isinstance(model, str | Path):
         model = load(model)
     if isinstance(model, Result):

@@ -40,8 +40,9 @@ class Problem:
         return printable(self.text if str(self.path) in self.text else f"{self.path}: {self.text}")
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: str | Path) -> Run:
     """Read a run folder, finished or not."""
+    path = Path(path)
     folder = RunFolder.open(path)
     described = describe(folder)
     records, diagnostics = folder.tables()
@@ -66,12 +67,12 @@ def describe(folder: RunFolder) -> Description:
     return Description(config, status, environment, clients)
 
 
-def read_runs(places: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
+def read_runs(places: str | Path | Iterable[str | Path]) -> tuple[list[Run], list[Problem]]:
     """Every readable run at or below the places, or in files of kept runs, and why the others are not."""
-    places = list(places)
-    paths, problems = find_runs(place for place in places if not is_kept(place))
+    here = [Path(place) for place in ([places] if isinstance(places, str | Path) else places)]
+    paths, problems = find_runs(place for place in here if not is_kept(place))
     runs: list[Run] = []
-    for path in (*filter(is_kept, places), *paths):
+    for path in (*filter(is_kept, here), *paths):
         try:
             runs += _read_file(path) if is_kept(path) else [read_run(path)]
         except PropFairError as error:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from propfair.errors import ConfigError, shown
 from propfair.federation.federation import Split
+from propfair.registry import check_fields
 
 MOST_ROUNDS = 2**31 - 1  # what the records have room for
 
@@ -28,6 +29,7 @@ class Schedule:
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("rounds", "eval_every", "checkpoint_every"):
             if not 1 <= getattr(self, name) <= MOST_ROUNDS:
                 raise ConfigError(

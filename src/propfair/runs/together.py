@@ -17,6 +17,7 @@ from propfair.runs.config import RunConfig
 from propfair.runs.interrupt import stop_on_signal
 
 T = TypeVar("T")
+MOST_TOGETHER = 64  # runs at once in a process: each has a thread, and holds its folder by an open file
 
 
 def can_run_together(config: RunConfig, federation: Federation) -> bool:

@@ -35,7 +35,7 @@ from propfair.runs.measures import Measure
 from propfair.runs.names import short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
-from propfair.runs.together import can_run_together, run_together
+from propfair.runs.together import MOST_TOGETHER, can_run_together, run_together
 from propfair.tuning.claims import Board, Claim, alive
 from propfair.tuning.extension import all_points, reachable
 from propfair.tuning.search import Range, Sweep, Tunable
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import optuna
 
 _POLL_SECONDS, _SHORTEST_POLL_SECONDS = 0.5, 0.02
-MOST_TOGETHER = 64  # runs at once in a process
 
 
 class Task(NamedTuple):
