@@ -20,7 +20,7 @@ from pathlib import Path
 from propfair.algorithms import ALGORITHMS
 from propfair.paper.catalogue import Claims, Ranking, Scale, load_preset
 from propfair.paper.claims import claims_table, judge
-from propfair.paper.onrecord import read_records
+from propfair.paper.onrecord import SCALES, read_records
 from propfair.paper.ranking import Ranks, held_against, overall
 from propfair.paper.reproduce import Silent, reproduce
 from propfair.paper.reproduced import Reproduced
@@ -79,12 +79,13 @@ def records(path: Path) -> list[Run]:
     return runs
 
 
-def redone(name: str, data: str | None, scale: Scale | None, place: Path) -> str:
+def redone(name: str, data: str | None, scale: str | None, place: Path) -> str:
     """The Markdown of a table that `propfair reproduce` makes from records."""
     preset = load_preset(name)
     if isinstance(preset, Claims):
         return claims_table(preset, *judge(preset, read_records([place]))).to_markdown()
-    settings = Settings(scale=scale or "small", out=place.parent, experiments=(data,) if data else (), records=(place,))
+    known: Scale = next((one for one in SCALES if one == scale), "small")
+    settings = Settings(scale=known, out=place.parent, experiments=(data,) if data else (), records=(place,))
     return "\n".join(table_of(one).to_markdown() for one in reproduce(name, settings, Silent()))
 
 

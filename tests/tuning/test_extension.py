@@ -103,3 +103,8 @@ def test_a_range_has_no_end_to_go_beyond() -> None:
     )  # fmt: skip
     with pytest.raises(ConfigError, match="Widen the range"):
         make_sweep(written, RUN)
+
+
+def test_a_grid_with_a_rate_of_0_does_not_grow() -> None:
+    plan = Tunable(label="x", settings={}, choices={RATE: (0.0, 0.1)})
+    assert all_points(plan, 2) == plan.grid()

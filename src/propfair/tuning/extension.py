@@ -86,7 +86,8 @@ def tried(contestant: Tunable, points: Sequence[Mapping[str, Value]]) -> Tunable
 
 
 def _rates(contestant: Tunable) -> tuple[float, ...]:
+    """The learning rates of a grid that can grow: by the ratios at its ends, which a rate of 0 has none of."""
     values = contestant.choices.get(RATE, ())
-    if isinstance(values, Range):
+    if isinstance(values, Range) or any(float(value) <= 0 for value in values):
         return ()
     return tuple(float(value) for value in values)

@@ -293,9 +293,11 @@ def run_sweep(
     processes: list[BaseProcess] = [start_process(target=_work, args=one, daemon=True) for one in arguments]
     with stop_on_signal() as stop:
         gc.freeze()  # else the first collection in each worker would copy every page
-        for process in processes:
-            process.start()
-        gc.unfreeze()
+        try:
+            for process in processes:
+                process.start()
+        finally:
+            gc.unfreeze()
         try:
             while any(process.is_alive() for process in processes):
                 show(studies)
