@@ -23,5 +23,7 @@ def test_a_loader_with_a_sampler_of_batches_is_measured_as_any_other() -> None:
 
 
 def test_no_batches_are_told_so() -> None:
+    model = nn.Linear(4, 3)
     with pytest.raises(ConfigError, match="there are no batches to measure the received model on"):
-        losses_of(nn.Linear(4, 3), [], nn.CrossEntropyLoss(), unpack_batch)
+        losses_of(model, [], nn.CrossEntropyLoss(), unpack_batch)
+    assert model.training, "as it was"

@@ -235,3 +235,20 @@ def test_a_run_that_is_found_twice_is_no_second_seed(tmp_path: Path) -> None:
     (records,) = on_record([*runs, other], "cifar10")
     with pytest.raises(DataError, match="two runs of propfair on CIFAR-10 at scale small with seed 0"):
         records.group("propfair")
+
+
+def test_one_seed_decides_nothing() -> None:
+    runs = [
+        one for label, level in (("propfair", 0.9), *((rival, 0.5) for rival in ALL)) for one in seeds(label, level)
+    ]
+    one = found([run for run in runs if run.seed == 0], "best")
+    assert (one.finding, one.seeds) == ("undecided", 1)
+    assert "one seed: intervals are over test examples" in one.said
+    assert found(runs, "best").finding == "holds"
+
+
+def test_a_gap_needs_a_seed_that_both_have() -> None:
+    runs = [made("afl", [0.5] * 10, 0, train=0.9), made("propfair", [0.5] * 10, 1, train=0.6)]
+    one = found(runs, "gap")
+    assert one.finding == "not measured"
+    assert "no seed that both afl and propfair were run with" in one.said

@@ -76,19 +76,21 @@ def losses_of(model: nn.Module, batches: Iterable[Any], criterion: LossFunction,
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    with untouched_global_rng():
-        pairs = ((feed(model, _on(inputs, device)), targets.to(device)) for inputs, targets in map(unpack, batches))
-        seen: list[_Pair] = []  # while it is not settled what the outputs mean
-        first = _kept(pairs, seen)
-        pair = next(first, None)
-        if pair is None:
-            raise ConfigError(
-                "there are no batches to measure the received model on. Is the data of this client empty?"
-            )
-        task, losses = choose_task(None, criterion, pair[1])
-        _, losses = settle_classes(task, losses, itertools.chain(seen[:1], first))
-        parts = [losses(output, target).double().cpu() for output, target in itertools.chain(seen, pairs)]
-    model.train(was_training)
+    try:
+        with untouched_global_rng():
+            pairs = ((feed(model, _on(inputs, device)), targets.to(device)) for inputs, targets in map(unpack, batches))
+            seen: list[_Pair] = []  # while it is not settled what the outputs mean
+            first = _kept(pairs, seen)
+            pair = next(first, None)
+            if pair is None:
+                raise ConfigError(
+                    "there are no batches to measure the received model on. Is the data of this client empty?"
+                )
+            task, losses = choose_task(None, criterion, pair[1])
+            _, losses = settle_classes(task, losses, itertools.chain(seen[:1], first))
+            parts = [losses(output, target).double().cpu() for output, target in itertools.chain(seen, pairs)]
+    finally:
+        model.train(was_training)
     return torch.cat(parts)
 
 

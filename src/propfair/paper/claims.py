@@ -199,6 +199,8 @@ def _gap(claim: catalogue.GapClaim, records: OnRecord) -> Judged:
         return _unmeasured(claim, records, missing, "no training accuracies on record")
     gaps = [{seed: _lost(run, claim.statistic) for seed, run in records.group(one).by_seed.items()} for one in here]
     seeds = sorted(set(gaps[0]) & set(gaps[1]))
+    if not seeds:
+        return _unmeasured(claim, records, (), f"no seed that both {' and '.join(here)} were run with")
     evidence = Evidence(np.array([gaps[0][seed] - gaps[1][seed] for seed in seeds]))
     interval = evidence.interval(level=LEVEL) if len(seeds) > 1 else None
     low, high = (100 * interval.low, 100 * interval.high) if interval else (math.nan, math.nan)
@@ -267,6 +269,9 @@ def _told(
     seeds = min(len(records.group(label).by_seed) for label in here)
     whole = f"{said}; not run: {', '.join(missing)}" if missing else said
     final: Finding = "undecided" if missing and finding == "holds" else finding  # part of a claim is not the claim
+    if seeds == 1:  # a claim is about algorithms, and one seed tells of single models
+        final = "undecided"
+        whole += "; one seed: intervals are over test examples, and leave out what other seeds would change"
     return Judged(
         claim, records.experiment.title, records.scale, seeds, final, whole, numbers, tuple(missing)
     )  # fmt: skip
