@@ -167,12 +167,26 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("figure", "trade, clients, relative, certificate, curves,"),
+        ("list", "Only these: algorithms, data, models, partitions,"),
+        ("sweep", "Settings that win over [run] in the"),
+    ],
+)
+def test_help_says_what_arguments_are(command: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert text in call(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["run", "algorithm=fedagv"], "error: unknown algorithm 'fedagv'. Did you mean 'fedavg'"),
         (["run", "algorithm.M=-2"], "M must be a positive number"),
         (["compare", "fedavg"], "at least two different algorithms"),
         (["compare", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["compare", "--seeds", "0,1,0"], "--seeds takes different numbers, such as 0,1,2; got --seeds 0,1,0"),
         (["compare", "--seeds", "0,1", "seed=3"], "both say which seeds to run: leave seed=3 out"),
         (["run", "--config", "nowhere.toml"], "can't read the config nowhere.toml"),
     ],
