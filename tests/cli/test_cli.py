@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from propfair.algorithms.propfair import PropFair
 from propfair.registry import fields_of
@@ -164,6 +165,32 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
     assert "many local steps" in text
     assert "Agnostic Federated Learning" in text
     assert "--long is about algorithms" in propfair("list", "data", "--long", cwd=tmp_path, expect=2).stderr
+
+
+def test_errors_instead_of_accuracies_are_told_and_not_tuned_by(tmp_path: Path) -> None:
+    rows = "\n".join(f"{k % 7},{'ab'[k % 2]},{k % 7 * 2 + k % 2 + 0.5}" for k in range(40))
+    (tmp_path / "prices.csv").write_text(f"size,site,price\n{rows}\n")
+    own = ["data=own", "data.path=prices.csv", "data.target=price", "data.client=site", *TINY[1:3], "local.lr=0.01"]
+    run = said("run", *own, "-o", "r", cwd=tmp_path)
+    assert run["measure"] == {"test": "test/mae"}
+    assert run["statistics"]["test"]["worst"] == max(run["values"]["test/mae"])
+    assert run["statistics"]["test"]["mean"] > 0
+    text = propfair("compare", "fedavg", "propfair", *own, "-q", "-o", "c", cwd=tmp_path).stdout
+    assert "nothing was tuned" in text
+    assert "--tune" not in text
+    tune = ["--tune", "--trials", "2", "-w", "0", "-q", "-o", "t"]
+    stopped = propfair("compare", "fedavg", "propfair", *own, *tune, cwd=tmp_path, expect=2).stderr
+    assert stopped.startswith("error: there is nothing to compare, all trials failed.")
+    assert "values are chosen by the accuracy, and there is: validation/mae, validation/loss" in stopped
+
+
+def test_keys_of_settings_stay_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("propfair.cli.display._console", lambda: Console(width=80))
+    keys = [one["key"] for one in json.loads(call("list", "settings", "--format", "json").stdout)["settings"]]
+    lines = call("list", "settings").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    first = {line.split()[1] for line in lines if line.startswith("│")}
+    assert first >= set(keys)
 
 
 @pytest.mark.parametrize(
