@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import propfair
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.certificate import certificate
 from propfair.fairness.statistics import summarize
@@ -133,6 +135,21 @@ def test_relative_weights_are_one_where_data_decides(tmp_path: Path) -> None:
     weight = run.series("round", "weight")
     assert weight is not None
     np.testing.assert_allclose(found.values * share, weight.values)
+
+
+def test_where_nobody_weighs_anything_another_run_is_drawn(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    for rule in ("fedavg", "local-only"):
+        clients = {"ann": (x, y), "bob": (x, 1 - y)}
+        propfair.train(torch.nn.Linear(4, 2), clients, rule, rounds=2, out=tmp_path / rule)
+    runs, _ = read_runs([tmp_path])
+    (trial,) = make_document(runs, [])["trials"]
+    assert ["relative_weight" in run["heat"] for run in trial["runs"]] == [True, False]
+    draw_figure("weights", runs, tmp_path / "w.svg")
+    draw_figure("weights", runs, tmp_path / "f.svg", reference="fedavg")
+    assert (tmp_path / "w.svg").read_bytes() == (tmp_path / "f.svg").read_bytes()
+    with pytest.raises(DataError, match="no weights; choose another run with --reference"):
+        draw_figure("weights", runs, tmp_path / "l.svg", reference="local-only")
 
 
 def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
