@@ -163,6 +163,19 @@ def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
     assert second.startswith("What it costs: 15.0 points of the mean, 60.0 % instead of 75.0 %")
 
 
+def test_of_those_who_serve_the_worst_off_alike_none_is_called_the_best(tmp_path: Path) -> None:
+    for name, others in (("a", 0.2), ("b", 0.6), ("c", 0.4)):
+        write_run(tmp_path / name, name=name, algorithm=name, num_clients=4, accuracy=[0.0, *[others] * 3])
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
+    assert first == "a, b and c serve the worst 10 % of clients alike, and none better: 0.0 % accuracy."
+    assert second.startswith("b serves the average client best: 45.0 %, against 30.0 % under c, the next best (")
+    write_run(tmp_path / "d", name="d", algorithm="d", num_clients=4, accuracy=[0.1, 0.1, 0.1, 0.1])
+    write_run(tmp_path / "e", name="e", algorithm="e", num_clients=4, accuracy=[0.1, 0.3, 0.3, 0.3])
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
+    assert first.startswith("e serves the worst 10 % of clients best: 10.0 % accuracy, against 0.0 % under b, which has")
+    assert second.startswith("What it costs: 20.0 points of the mean, 25.0 % instead of 45.0 %")
+
+
 def test_a_difference_that_may_be_chance_is_called_so(tmp_path: Path) -> None:
     for seed, shift in enumerate((0.0, 0.1)):
         write_run(tmp_path / f"a{seed}", name="a", algorithm="a", seed=seed, num_clients=2, accuracy=[0.5 + shift] * 2)
