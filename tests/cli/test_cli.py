@@ -198,7 +198,7 @@ def test_keys_of_settings_stay_in_one_piece_on_a_narrow_terminal(monkeypatch: py
     [
         ("figure", "trade, clients, relative, certificate, curves,"),
         ("list", "Only these: algorithms, data, models, partitions,"),
-        ("sweep", "Settings that win over [run] in the"),
+        ("sweep", "Settings that win over [run] in it."),
     ],
 )
 def test_help_says_what_arguments_are(command: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,9 @@ def test_of_those_who_serve_the_worst_off_alike_none_is_called_the_best(tmp_path
     write_run(tmp_path / "d", name="d", algorithm="d", num_clients=4, accuracy=[0.1, 0.1, 0.1, 0.1])
     write_run(tmp_path / "e", name="e", algorithm="e", num_clients=4, accuracy=[0.1, 0.3, 0.3, 0.3])
     first, second = headline(comparison_of(tmp_path), ACCURACY)
-    assert first.startswith("e serves the worst 10 % of clients best: 10.0 % accuracy, against 0.0 % under b, which has")
+    assert first.startswith(
+        "e serves the worst 10 % of clients best: 10.0 % accuracy, against 0.0 % under b, which has"
+    )
     assert second.startswith("What it costs: 20.0 points of the mean, 25.0 % instead of 45.0 %")
 
 

@@ -87,7 +87,7 @@ def _with_help(command: click.Command) -> click.Command:
     for parameter in command.params:
         said = (getattr(hint, "help", None) for hint in getattr(hints.get(parameter.name or ""), "__metadata__", ()))
         if getattr(parameter, "help", "") is None:
-            parameter.help = next(filter(None, said), None)  # type: ignore[attr-defined]
+            parameter.help = next(filter(None, said), None)
     return command
 
 

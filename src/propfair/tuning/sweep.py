@@ -244,8 +244,8 @@ class TrialRunner:
         if not there or any(measure.metric == "accuracy" for measure in run.measures):
             return "no client has examples to choose on"
         return (
-            f"values are chosen by the accuracy, and there is: {', '.join(there)}. Compare several values with propfair "
-            "compare, each as a contestant of its own, such as fedavg:local.lr=0.1"
+            f"values are chosen by the accuracy, and there is: {', '.join(there)}. Compare several values with "
+            "propfair compare, each as a contestant of its own, such as fedavg:local.lr=0.1"
         )
 
     def _ensure(self, task: Task, engine: Engine | None) -> Run:
