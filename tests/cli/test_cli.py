@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from propfair.algorithms.propfair import PropFair
 from propfair.registry import fields_of
@@ -166,6 +167,45 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
     assert "--long is about algorithms" in propfair("list", "data", "--long", cwd=tmp_path, expect=2).stderr
 
 
+def test_errors_instead_of_accuracies_are_told_and_not_tuned_by(tmp_path: Path) -> None:
+    rows = "\n".join(f"{k % 7},{'ab'[k % 2]},{k % 7 * 2 + k % 2 + 0.5}" for k in range(40))
+    (tmp_path / "prices.csv").write_text(f"size,site,price\n{rows}\n")
+    own = ["data=own", "data.path=prices.csv", "data.target=price", "data.client=site", *TINY[1:3], "local.lr=0.01"]
+    run = said("run", *own, "-o", "r", cwd=tmp_path)
+    assert run["measure"] == {"test": "test/mae"}
+    assert run["statistics"]["test"]["worst"] == max(run["values"]["test/mae"])
+    assert run["statistics"]["test"]["mean"] > 0
+    text = propfair("compare", "fedavg", "propfair", *own, "-q", "-o", "c", cwd=tmp_path).stdout
+    assert "nothing was tuned" in text
+    assert "--tune" not in text
+    tune = ["--tune", "--trials", "2", "-w", "0", "-q", "-o", "t"]
+    stopped = propfair("compare", "fedavg", "propfair", *own, *tune, cwd=tmp_path, expect=2).stderr
+    assert stopped.startswith("error: there is nothing to compare, all trials failed.")
+    assert "values are chosen by the accuracy, and there is: validation/mae, validation/loss" in stopped
+
+
+def test_keys_of_settings_stay_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("propfair.cli.display._console", lambda: Console(width=80))
+    keys = [one["key"] for one in json.loads(call("list", "settings", "--format", "json").stdout)["settings"]]
+    lines = call("list", "settings").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    first = {line.split()[1] for line in lines if line.startswith("│")}
+    assert first >= set(keys)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("figure", "trade, clients, relative, certificate, curves,"),
+        ("list", "Only these: algorithms, data, models, partitions,"),
+        ("sweep", "Settings that win over [run] in it."),
+    ],
+)
+def test_help_says_what_arguments_are(command: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert text in call(command, "--help").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -173,6 +213,7 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
         (["run", "algorithm.M=-2"], "M must be a positive number"),
         (["compare", "fedavg"], "at least two different algorithms"),
         (["compare", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["compare", "--seeds", "0,1,0"], "--seeds takes different numbers, such as 0,1,2; got --seeds 0,1,0"),
         (["compare", "--seeds", "0,1", "seed=3"], "both say which seeds to run: leave seed=3 out"),
         (["run", "--config", "nowhere.toml"], "can't read the config nowhere.toml"),
     ],

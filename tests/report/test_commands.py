@@ -30,6 +30,29 @@ def test_report_and_figure(tmp_path: Path) -> None:
     assert (tmp_path / "pf.svg").read_text().startswith("<?xml")
 
 
+def test_certify_says_what_may_have_been_meant(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / "runs" / name, name=name, algorithm=name)
+    propfair("keep", "runs", "-o", "kept.parquet", cwd=tmp_path)
+    stopped = "error: {} is not a run folder: it has no status.json. {}\n"
+    assert propfair("certify", "runs", cwd=tmp_path).stderr == stopped.format(
+        "runs", "There are runs below it: name them, such as runs/a"
+    )
+    assert propfair("certify", "kept.parquet", cwd=tmp_path).stderr == stopped.format(
+        "kept.parquet", "This is a file; of kept runs there are reports, tables and figures"
+    )
+    done = propfair("certify", "runs/a", "runs/a", cwd=tmp_path)
+    assert "change: sum of p (u - u*) / u*; [0, 0]: the same numbers for every client" in done.stdout
+
+
+def test_a_report_is_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    done = propfair("report", "a", "-o", "page.pdf", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: a report is an HTML page: give a path that ends in .html; got page.pdf\n"
+    assert not (tmp_path / "page.pdf").exists()
+
+
 def test_a_report_on_nothing_is_written_and_fails(tmp_path: Path) -> None:
     done = propfair("report", "gone", cwd=tmp_path)
     assert done.returncode == 1

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import propfair
 from propfair.errors import ConfigError, DataError
 from propfair.fairness.certificate import certificate
 from propfair.fairness.statistics import summarize
@@ -135,6 +137,21 @@ def test_relative_weights_are_one_where_data_decides(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.values * share, weight.values)
 
 
+def test_where_nobody_weighs_anything_another_run_is_drawn(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    for rule in ("fedavg", "local-only"):
+        clients = {"ann": (x, y), "bob": (x, 1 - y)}
+        propfair.train(torch.nn.Linear(4, 2), clients, rule, rounds=2, out=tmp_path / rule)
+    runs, _ = read_runs([tmp_path])
+    (trial,) = make_document(runs, [])["trials"]
+    assert ["relative_weight" in run["heat"] for run in trial["runs"]] == [True, False]
+    draw_figure("weights", runs, tmp_path / "w.svg")
+    draw_figure("weights", runs, tmp_path / "f.svg", reference="fedavg")
+    assert (tmp_path / "w.svg").read_bytes() == (tmp_path / "f.svg").read_bytes()
+    with pytest.raises(DataError, match="no weights; choose another run with --reference"):
+        draw_figure("weights", runs, tmp_path / "l.svg", reference="local-only")
+
+
 def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
     write_run(tmp_path / "a", name="fair", algorithm="fair", num_clients=10, accuracy=[0.6] * 10)
     write_run(tmp_path / "b", name="steep", algorithm="steep", num_clients=10, accuracy=[0.3] + [0.8] * 9)
@@ -144,6 +161,21 @@ def test_the_headline_names_the_gain_and_the_cost(tmp_path: Path) -> None:
         "mean (which may be chance: nothing is known of that)."
     )
     assert second.startswith("What it costs: 15.0 points of the mean, 60.0 % instead of 75.0 %")
+
+
+def test_of_those_who_serve_the_worst_off_alike_none_is_called_the_best(tmp_path: Path) -> None:
+    for name, others in (("a", 0.2), ("b", 0.6), ("c", 0.4)):
+        write_run(tmp_path / name, name=name, algorithm=name, num_clients=4, accuracy=[0.0, *[others] * 3])
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
+    assert first == "a, b and c serve the worst 10 % of clients alike, and none better: 0.0 % accuracy."
+    assert second.startswith("b serves the average client best: 45.0 %, against 30.0 % under c, the next best (")
+    write_run(tmp_path / "d", name="d", algorithm="d", num_clients=4, accuracy=[0.1, 0.1, 0.1, 0.1])
+    write_run(tmp_path / "e", name="e", algorithm="e", num_clients=4, accuracy=[0.1, 0.3, 0.3, 0.3])
+    first, second = headline(comparison_of(tmp_path), ACCURACY)
+    assert first.startswith(
+        "e serves the worst 10 % of clients best: 10.0 % accuracy, against 0.0 % under b, which has"
+    )
+    assert second.startswith("What it costs: 20.0 points of the mean, 25.0 % instead of 45.0 %")
 
 
 def test_a_difference_that_may_be_chance_is_called_so(tmp_path: Path) -> None:

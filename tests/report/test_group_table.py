@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import propfair
 from propfair.errors import ConfigError
 from propfair.fairness.statistics import summarize
 from propfair.report.group_table import GroupTable, group_table
@@ -104,6 +106,31 @@ def test_losses_are_better_when_lower(folder: Path, tmp_path: Path) -> None:
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "mean ↓ | worst 10 % ↓" in text
     assert ", %" not in text.splitlines()[-1]
+
+
+def test_a_metric_of_ones_own_is_the_right_way_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    wrong = propfair.Metric("harm", lambda output, target: (output.argmax(-1) != target).float().mean(), False)
+    clients = {"ann": (x, y), "bob": (x + 2, y)}
+    run = propfair.train(torch.nn.Linear(4, 3), clients, rounds=1, metrics=[wrong], out=tmp_path / "run")
+    harm = run.evaluation("test").metrics["harm"].double()
+    assert harm.min() < harm.max()
+    monkeypatch.chdir(tmp_path)
+    typed("table", "run", "--measure", "test/harm", "--statistics", "worst", "-o", "t.json", "-o", "t.md")
+    (table,) = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["tables"]
+    assert not table["higher_is_better"]
+    assert table["algorithms"][0]["statistics"]["worst"]["mean"] == pytest.approx(float(harm.max()))
+    assert "worst ↓" in (tmp_path / "t.md").read_text(encoding="utf-8")
+
+
+def test_a_measure_that_runs_on_some_clients_do_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "labels", num_clients=4)
+    rows = {f"site {k}": (torch.randn(20, 2), torch.randn(20)) for k in range(2)}
+    propfair.train(torch.nn.Linear(2, 1), rows, "fedavg", task="regression", rounds=1, out=tmp_path / "numbers")
+    monkeypatch.chdir(tmp_path)
+    said = refused("table", "labels", "numbers")
+    assert "no run on own data, 2 clients has a test accuracy; there is: test/mae, test/loss." in said
+    assert "has a foo; there is: test/accuracy" in refused("table", "labels", "--measure", "foo")
 
 
 def test_one_seed_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -5,11 +5,14 @@ import gc
 import importlib
 import pkgutil
 import sys
+import typing
 import warnings
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
+import typer.main
 
 import propfair
 from propfair.errors import ConfigError, PropFairError, PropFairWarning, printable, shown
@@ -57,7 +60,7 @@ def main() -> None:
     )
     try:
         _check_arguments()
-        app()
+        _with_help(typer.main.get_command(app))()
     except PropFairError as error:
         _tell(str(error))
         sys.exit(2)
@@ -74,6 +77,18 @@ def main() -> None:
             raise
         _tell(f"there is not enough memory: {str(error).strip() or 'no more is to be had'}. Ask for something smaller.")
         sys.exit(2)
+
+
+def _with_help(command: click.Command) -> click.Command:
+    """The command with what is said about its arguments: since click 8.5 typer loses that on the way."""
+    for below in getattr(command, "commands", {}).values():
+        _with_help(below)
+    hints = typing.get_type_hints(command.callback, include_extras=True) if command.callback is not None else {}
+    for parameter in command.params:
+        said = (getattr(hint, "help", None) for hint in getattr(hints.get(parameter.name or ""), "__metadata__", ()))
+        if getattr(parameter, "help", "") is None:
+            parameter.help = next(filter(None, said), None)
+    return command
 
 
 def _check_arguments() -> None:

@@ -27,13 +27,15 @@ def print_certificate(certified: Certified, picture: Path | None, output: Format
             found.names, found.values, certified.intervals, found.relative, strict=True
         )
     ]  # fmt: skip
-    over = {interval.source for interval in certified.intervals if interval}
+    over = {interval.source for interval in certified.intervals if interval and interval.over != "nothing"}
+    same = any(interval is not None and interval.over == "nothing" for interval in certified.intervals)
     print_table(
         f"If the clients of {certified.reference.label} were served by another model ({certified.utility})",
         ["model", "change", f"{level:g} % interval", "gain", "lose", "most lost", "most gained"],
         rows,
         caption=f"change: sum of p (u - u*) / u*{'' if found.alpha == 1 else f'^{found.alpha:g}'}"
-        + (f"; intervals {' and '.join(sorted(over))}, all at once" if over else ""),
+        + (f"; intervals {' and '.join(sorted(over))}, all at once" if over else "")
+        + ("; [0, 0]: the same numbers for every client" if same else ""),
     )
     if len(certified.clients) <= _SHOWN_CLIENTS and len(found.names) <= _SHOWN_MODELS:
         print_table(

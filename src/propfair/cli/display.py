@@ -131,7 +131,8 @@ def _table(
     shown = [position for position, column in enumerate(columns) if column not in left_out]
     for position in shown:
         text = position == 0 or columns[position] in _TEXT_COLUMNS
-        table.add_column(_cell(columns[position]), justify="left" if text else "right", overflow="fold")
+        whole = columns[position] == "key"  # half a key is none
+        table.add_column(_cell(columns[position]), justify="left" if text else "right", overflow="fold", no_wrap=whole)
     for row in rows:  # names may look like markup
         table.add_row(*(_cell(row[p] if columns[p] in _TEXT_COLUMNS else _unbroken(row[p])) for p in shown))
     return table

@@ -69,11 +69,14 @@ def seeds_said(text: str | None, overrides: dict[str, Any]) -> tuple[int, ...] |
         raise ConfigError(f"seed={own} and --seeds {text} both say which seeds to run: leave seed={own} out")
     if text is None and own is None:
         return None
+    said = f"seed={own}" if text is None else f"--seeds {text}"
     try:
-        return tuple(int(seed) for seed in (str(own) if text is None else text).split(","))
+        seeds = tuple(int(seed) for seed in (str(own) if text is None else text).split(","))
     except ValueError:
-        said = f"seed={own}" if text is None else f"--seeds {text}"
         raise ConfigError(f"--seeds takes whole numbers, such as 0,1,2; got {said}") from None
+    if len(set(seeds)) < len(seeds):  # the same run twice would pass for two seeds that agree
+        raise ConfigError(f"--seeds takes different numbers, such as 0,1,2; got {said}")
+    return seeds
 
 
 def gathered(

@@ -56,7 +56,7 @@ def print_result(result: Result, output: Format) -> None:
 
 
 def as_json(run: Run) -> dict[str, Any]:
-    """A run as one JSON object."""
+    """A run as one JSON object; statistics are of the leading measure of the task, which `measure` names."""
     start, evaluated = run.environment.start, run.global_evaluations()
     return {
         "name": run.name,
@@ -69,8 +69,10 @@ def as_json(run: Run) -> dict[str, Any]:
         "num_dropped": run.num_dropped,
         "notes": list(run.environment.notes),
         "folder": None if run.folder is None else str(run.folder),
-        "statistics": {split: run.summary(Measure(split)).as_dict() for split in evaluated},
+        "measure": {split: run.leading(split).key for split in evaluated},
+        "statistics": {split: run.summary(run.leading(split)).as_dict() for split in evaluated},
         "accuracy": {split: run.values(Measure(split)).tolist() for split in evaluated},
+        "values": {measure.key: run.values(measure).tolist() for measure in run.measures},
     }
 
 
@@ -134,8 +136,8 @@ def print_comparison(
         print(f"tables: {report.parent / 'table.tex'}, .md, .html, .csv, .json")
 
 
-def advice(contest: Contest, tuned: bool) -> list[str]:
-    """What to know before a comparison is believed, in sentences."""
+def advice(contest: Contest, tuned: bool, tunable: bool = True) -> list[str]:
+    """What to know before a comparison is believed, in sentences. Values can be chosen by accuracies only."""
     if tuned:
         return ["Learning rates and main hyper-parameters were chosen on validation data, with equal budgets."]
     configs = contest.configs
@@ -143,7 +145,7 @@ def advice(contest: Contest, tuned: bool) -> list[str]:
         rate = f"All have the learning rate {configs[0].local.lr:g}; nothing was tuned for any of them."
     else:
         rate = "Learning rates differ, as the labels say, and nothing was tuned: none may be at its best."
-    lines = [f"{rate} --tune chooses for each of them on validation data."]
+    lines = [f"{rate} --tune chooses for each of them on validation data." if tunable else rate]
     counted = {getattr(config.parts.algorithm, "weighting", "samples") for config in configs}
     averaging = {config.parts.algorithm.weighting for config in configs if isinstance(config.parts.algorithm, FedAvg)}
     if "uniform" in counted and averaging == {"samples"}:

@@ -39,6 +39,7 @@ def relative_weights(run: Run, columns: int = MOST_COLUMNS) -> Series | None:
 
     Where the loss is transformed on the client, the slope of the transform multiplies its gradient, so weight times
     slope is what the client's data weighed. Rounds are averaged in blocks, so that there are at most `columns`.
+    None if nothing was recorded, or nobody ever weighed anything, as where every client trains alone.
     """
     weight, slope = (thinned(run, metric, columns) for metric in ("weight", "slope"))
     if weight is None:
@@ -47,7 +48,8 @@ def relative_weights(run: Run, columns: int = MOST_COLUMNS) -> Series | None:
     if slope is not None and np.array_equal(weight.rounds, slope.rounds):
         pull = pull * slope.values
     data = np.where(np.isnan(pull), np.nan, run.shares)
-    return Series(weight.rounds, _shares(pull) / _shares(data), weight.thinned)
+    relative = _shares(pull) / _shares(data)
+    return None if np.isnan(relative).all() else Series(weight.rounds, relative, weight.thinned)
 
 
 def thinned(run: Run, metric: str, columns: int) -> Series | None:

@@ -269,10 +269,11 @@ def _lorenz(sheet: _Sheet) -> None:
 
 
 def _weights(sheet: _Sheet) -> None:
-    run = (sheet.reference or sheet.comparison.groups[-1]).runs[0]
-    series = relative_weights(run)
+    runs = [group.runs[0] for group in ([sheet.reference] if sheet.reference else reversed(sheet.comparison.groups))]
+    weighed = ((run, series) for run in runs if (series := relative_weights(run)) is not None)
+    run, series = next(weighed, (runs[0], None))
     if series is None:
-        raise DataError(f"{run.where}: the records have no weights")
+        raise DataError(f"{run.where}: the records have no weights; choose another run with --reference")
     axes = sheet.figure.subplots()
     values = series.values.T  # NaN: the client did not take part, and its place stays empty
     powers = np.log2(values, out=np.full_like(values, np.nan), where=values > 0)

@@ -118,10 +118,15 @@ def group_table(
         raise ConfigError(
             f"there is no statistic {unknown[0] if unknown else ''!r}. There are: {', '.join(STATISTICS)}."
         )
+    if measure.higher is None:  # a metric of one's own: the runs know which way is up, its name does not
+        measure = next((one for one in comparison.measures if one == measure), measure)
     groups = [group for group in comparison.groups if group.has(measure)]
     if not groups:
         known = ", ".join(one.key for one in comparison.measures) or "nothing"
-        raise ConfigError(f"no run has a {measure.label}; there is: {known}. Choose one with --measure.")
+        raise ConfigError(
+            f"no run on {comparison.title} has a {measure.label.strip()}; there is: {known}. "
+            "Choose one with --measure, or give runs on other clients apart."
+        )
     columns, compared = [], []
     for name in statistics:
         defined = [group for group in groups if math.isfinite(group.statistics(measure)[name].mean)]

@@ -8,6 +8,8 @@ from propfair.runs.grouping import Comparison
 from propfair.runs.measures import Measure
 from propfair.runs.standing import differences
 
+_NAMED = 3  # of groups that are alike; more are counted
+
 
 def headline(comparison: Comparison, measure: Measure) -> list[str]:
     """Who serves the worst-off best, and what that costs the average client. Empty while there is nothing to say.
@@ -27,7 +29,18 @@ def headline(comparison: Comparison, measure: Measure) -> list[str]:
     if not all(math.isfinite(group.statistics(measure)[name].mean) for group in groups for name in ("worst10", "mean")):
         return [f"Some runs have a {measure.label} beyond all numbers, and can't be compared."]
     worst, mean = (differences(groups, statistic, measure) for statistic in ("worst10", "mean"))
-    fairest, strongest = worst.leader, mean.leader
+    alike, strongest = _leaders(worst), mean.leader
+    if (
+        strongest in alike and len(alike) > 1
+    ):  # none of them is the best, and the first of them may be the worst on average
+        return [
+            f"{_listed(alike)} serve the worst 10 % of clients alike, and none better: "
+            f"{_value(worst, strongest, measure)} {measure.metric}.",
+            f"{strongest} serves the average client best: {_value(mean, strongest, measure)}, against "
+            f"{_value(mean, _next(mean), measure)} under {_next(mean)}, the next best"
+            f"{_doubt(mean, strongest, _next(mean), measure)}.",
+        ]
+    fairest = max(alike, key=lambda label: _sign(mean) * mean.values[mean.names.index(label)])
     both = fairest == strongest
     rival = _next(worst) if both else strongest
     first = (
@@ -46,10 +59,31 @@ def headline(comparison: Comparison, measure: Measure) -> list[str]:
     ]
 
 
+def _sign(found: Differences) -> int:
+    return 1 if found.more_is_better else -1
+
+
+def _leaders(found: Differences) -> list[str]:
+    """The leader, and all that have the same number."""
+    best = float(found.values[found.names.index(found.leader)])
+    same = (math.isclose(value, best, rel_tol=1e-9, abs_tol=1e-12) for value in found.values.tolist())
+    return [name for name, is_same in zip(found.names, same, strict=True) if is_same]
+
+
+def _listed(labels: list[str]) -> str:
+    """A, b and c; of many the first three."""
+    if len(labels) > _NAMED:
+        return f"{', '.join(labels[:_NAMED])} and {len(labels) - _NAMED} more"
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
 def _next(found: Differences) -> str:
     """The best but for the leader."""
-    sign = 1 if found.more_is_better else -1
-    others = {name: sign * value for name, value in zip(found.names, found.values, strict=True) if name != found.leader}
+    others = {
+        name: _sign(found) * value
+        for name, value in zip(found.names, found.values, strict=True)
+        if name != found.leader
+    }
     return max(others, key=lambda name: others[name])
 
 

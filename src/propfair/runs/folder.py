@@ -284,9 +284,16 @@ class RunFolder:
         except DataError:
             raise
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{self.path} is not a run folder: it has no {name}") from None
+            raise DataError(f"{self.path} is not a run folder: it has no {name}{self._instead()}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / name} can't be read: {error}") from None
+
+    def _instead(self) -> str:
+        """What may have been meant by a path that is no run folder."""
+        if self.path.is_file():
+            return ". This is a file; of kept runs there are reports, tables and figures"
+        below = sorted(path.parent for path in self.path.glob("*/status.json"))
+        return f". There are runs below it: name them, such as {below[0]}" if below else ""
 
     def _read_json(self, name: str) -> dict[str, Any]:
         text = self._read(name)

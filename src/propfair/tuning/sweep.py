@@ -233,9 +233,19 @@ class TrialRunner:
             return
         if math.isnan(value):
             what = f"the criterion {self.sweep.criterion}" if task.is_trial else "the mean on the test split"
-            claim.failed(f"{what} has no value: no client has examples to choose on")
+            claim.failed(f"{what} has no value: {self._why_none(run)}")
         else:
             claim.done(value, {"seconds": run.status.seconds, "folder": str(task.folder)})
+
+    def _why_none(self, run: Run) -> str:
+        """Why there is nothing to choose by."""
+        there = [measure.key for measure in run.measures]
+        if not there or any(measure.metric == "accuracy" for measure in run.measures):
+            return "no client has examples to choose on"
+        return (
+            f"values are chosen by the accuracy, and there is: {', '.join(there)}. Compare several values with "
+            "propfair compare, each as a contestant of its own, such as fedavg:local.lr=0.1"
+        )
 
     def _ensure(self, task: Task, engine: Engine | None) -> Run:
         """The run of a task, also if a process that was taken for dead is still at it."""

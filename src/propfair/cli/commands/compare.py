@@ -20,6 +20,7 @@ from propfair.cli.options import (
     gathered,
     seeds_said,
 )
+from propfair.errors import DataError
 
 
 @app.command()
@@ -121,14 +122,17 @@ def compare(
     except KeyboardInterrupt:
         typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
         raise
+    if not compared:
+        raise DataError(f"there is nothing to compare, all trials failed. {failures[0] if failures else ''}".strip())
     groups = [one.group for one in compared]
     standing = Standing.of(groups)
     picture = drawn(folder / "comparison.png", lambda path: draw_groups(groups, path, standing.measure))
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
     standing.write(folder)
     print_comparison(compared, standing, picture, page, output)
+    tunable = standing.measure.metric == "accuracy"
     if output == Format.table:
-        for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune)]:
+        for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune, tunable)]:
             typer.echo(line)
     if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)

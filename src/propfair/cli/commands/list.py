@@ -24,7 +24,9 @@ class Kind(enum.StrEnum):
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[Kind | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    kind: Annotated[
+        Kind | None, typer.Argument(help=f"Only these: {', '.join(Kind)}.", metavar="[KIND]", show_default=False)
+    ] = None,
     long: Annotated[
         bool, typer.Option("--long", help="Of algorithms: what each optimises, needs and costs, and its reference.")
     ] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from propfair.cli.app import app
+from propfair.errors import ConfigError
 
 
 @app.command()
@@ -17,6 +18,8 @@ def report(
     """Write one HTML page about runs: no network needed, nothing on it that is not in the records."""
     from propfair.report.write import write_report
 
+    if out.suffix.lower() in (".pdf", ".png", ".svg", ".md", ".tex", ".csv", ".json"):
+        raise ConfigError(f"a report is an HTML page: give a path that ends in .html; got {out}")
     problems, num_runs = write_report(runs, out, title)
     for problem in problems:
         typer.echo(f"warning: {problem}", err=True)

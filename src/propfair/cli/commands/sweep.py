@@ -24,7 +24,7 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file, TOML.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over [run] in the file.", show_default=False),
+        typer.Argument(metavar="[KEY=VALUE]...", help=r"Settings that win over \[run] in it.", show_default=False),
     ] = None,
     out: Out = None,
     storage: Annotated[

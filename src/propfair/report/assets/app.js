@@ -88,10 +88,12 @@ function openTrial(trial) {
   fill($("pair-b"), all, $("pair-b").value || `g${to}`);
   fill($("reference"), trial.groups.map((group, position) => [String(position), group.label]), $("reference").value || String(best));
   fill($("client"), trial.clients.map((name, k) => [String(k), name]), $("client").value);
+  const weighed = trial.runs.filter((run) => run.heat.relative_weight); // where every client trains alone nobody weighs anything
+  const first = weighed.find((run) => run.group === to) ?? weighed.at(-1) ?? trial.runs.find((run) => run.group === to);
   fill($("heat-run"), trial.runs.map((_, position) => [String(position), labelOf(trial, state.manySeeds ? `r${position}` : `g${trial.runs[position].group}`)]),
-    $("heat-run").value || String(trial.runs.findIndex((run) => run.group === to)));
+    $("heat-run").value || String(trial.runs.indexOf(first)));
   fillHeat();
-  $("partition-said").textContent = `${plural(trial.clients.length, "client")}, ${Math.min(...trial.sizes.train)} to ${Math.max(...trial.sizes.train)} training examples each.`;
+  $("partition-said").textContent = `${plural(trial.clients.length, "client")}, ${[...new Set([Math.min(...trial.sizes.train), Math.max(...trial.sizes.train)])].join(" to ")} training examples each.`;
   state.measure = trial.measures.find((measure) => measure.key === key) ?? null;
   showMeasure();
   later("partition-figure", () => partitionFigure(trial, $("partition-unit").value));
