@@ -7,6 +7,7 @@ import pytest
 from propfair.errors import ConfigError
 from propfair.fairness.statistics import summarize
 from propfair.registry import fields_of
+from propfair.runs.measures import Measure
 from propfair.tuning.criteria import CRITERIA, Criterion
 from propfair.tuning.search import load_sweep
 
@@ -121,5 +122,23 @@ def test_criteria() -> None:
         assert Criterion.parse(name).of(numbers) > 0
     with pytest.raises(ConfigError, match="looks like"):
         Criterion.parse("mean=a")
+
+
+def test_criteria_of_any_metric() -> None:
+    there = [Measure("test", "f1"), Measure("validation", "mae"), Measure("validation", "f1"), Measure("test", "mae")]
+    plain, named = Criterion.parse("mean"), Criterion.parse("mean=1,worst=1 of f1")
+    assert (named.weights, named.metric, str(named)) == ({"mean": 1.0, "worst": 1.0}, "f1", "1 mean + 1 worst of f1")
+    assert plain.measure(there, "validation").metric == "mae", "the most telling comes first"
+    assert named.measure(there, "validation").metric == "f1"
+    errors = summarize([1.0, 3.0], higher_is_better=False)
+    assert plain.of(errors, Measure("validation", "mae")) == -2.0
+    assert Criterion.parse("worst").of(errors, Measure("validation", "mae")) == -3.0
+    with pytest.raises(ConfigError, match="no value on the test split, where there is: f1, mae"):
+        Criterion.parse("mean of auc").measure(there, "test")
+    with pytest.raises(ConfigError, match="product of utilities"):
+        Criterion.parse("nash").measure(there, "validation")
+
+
+def test_criteria_that_are_none() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         Criterion.parse({})

@@ -163,13 +163,6 @@ def print_json(content: Mapping[str, Any]) -> None:
     print(json.dumps(_plain(content), indent=2, ensure_ascii=False))
 
 
-def percent(value: float, spread: float | None = None) -> str:
-    """63.6, or 63.6 ± 0.5 with a spread over seeds; - for nan."""
-    if math.isnan(value):
-        return "-"
-    return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from propfair.algorithms.fedavg import FedAvg
-from propfair.cli.display import STATISTICS, drawn, percent, print_json, print_table
+from propfair.cli.display import STATISTICS, drawn, print_json, print_table
 from propfair.cli.options import Format
 from propfair.cli.standing_text import Standing
 from propfair.federation.federation import Split
+from propfair.report.tables import value_text
 from propfair.report.write import write_report
 from propfair.runs.compare import Compared, Contest
 from propfair.runs.measures import Measure
@@ -108,7 +109,11 @@ def print_comparison(
             f"{measure.label.capitalize()} of each client{unit}, the worst-off first",
             ["client", "train size", *(one.contestant.label for one in measured)],
             [
-                [names[k], str(first.clients.sizes["train"][k]), *(_value(float(own[k]), measure) for own in values)]
+                [
+                    names[k],
+                    str(first.clients.sizes["train"][k]),
+                    *(value_text(float(own[k]), measure) for own in values),
+                ]
                 for k in order
             ],
         )
@@ -136,8 +141,8 @@ def print_comparison(
         print(f"tables: {report.parent / 'table.tex'}, .md, .html, .csv, .json")
 
 
-def advice(contest: Contest, tuned: bool, tunable: bool = True) -> list[str]:
-    """What to know before a comparison is believed, in sentences. Values can be chosen by accuracies only."""
+def advice(contest: Contest, tuned: bool) -> list[str]:
+    """What to know before a comparison is believed, in sentences."""
     if tuned:
         return ["Learning rates and main hyper-parameters were chosen on validation data, with equal budgets."]
     configs = contest.configs
@@ -145,7 +150,7 @@ def advice(contest: Contest, tuned: bool, tunable: bool = True) -> list[str]:
         rate = f"All have the learning rate {configs[0].local.lr:g}; nothing was tuned for any of them."
     else:
         rate = "Learning rates differ, as the labels say, and nothing was tuned: none may be at its best."
-    lines = [f"{rate} --tune chooses for each of them on validation data." if tunable else rate]
+    lines = [f"{rate} --tune chooses for each of them on validation data."]
     counted = {getattr(config.parts.algorithm, "weighting", "samples") for config in configs}
     averaging = {config.parts.algorithm.weighting for config in configs if isinstance(config.parts.algorithm, FedAvg)}
     if "uniform" in counted and averaging == {"samples"}:
@@ -170,14 +175,7 @@ def _statistics(result: Result, measure: Measure, label: str) -> list[str]:
     return [label, *(_number(name, numbers[name], measure) for name in STATISTICS)]
 
 
-def _value(value: float, measure: Measure, spread: float | None = None) -> str:
-    """Accuracies in percent, all else as it is."""
-    if measure.metric == "accuracy":
-        return percent(value, spread)
-    return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"
-
-
 def _number(name: str, value: float, measure: Measure, spread: float | None = None) -> str:
     if name in _INDICES:
         return f"{value:.3f}" if spread is None else f"{value:.3f} ± {spread:.3f}"
-    return _value(value, measure, spread)
+    return value_text(value, measure, spread)

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from propfair.cli.display import percent, print_table
+from propfair.cli.display import print_table
 from propfair.cli.options import Format
 from propfair.report.sweep import result_table, settings_text, write_results
+from propfair.report.tables import value_text
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import FINAL, Studies, Tally
 
@@ -66,10 +67,13 @@ def duration(seconds: float | None) -> str:
 
 def _table(sweep: Sweep, tallies: Sequence[Tally], workers: int) -> Table:
     table = Table(title=f"{sweep.name}  eta {duration(eta(sweep, tallies, workers))}", title_justify="left")
-    for column in ("algorithm", *_STATES, f"best {sweep.criterion}, %", "with"):
+    unit = ", %" if any(one.best is not None and one.best.measure.metric == "accuracy" for one in tallies) else ""
+    for column in ("algorithm", *_STATES, f"best {sweep.criterion}{unit}", "with"):
         table.add_column(column, justify="left" if column in ("algorithm", "with") else "right")
     for tally in tallies:
-        best = ("", "") if tally.best is None else (percent(tally.best.value), settings_text(tally.best.point))
+        best = ("", "") if tally.best is None else (
+            value_text(tally.best.found, tally.best.measure), settings_text(tally.best.point),
+        )  # fmt: skip
         table.add_row(tally.label, *(str(tally.counts.get(state, 0) or "") for state in _STATES), *best)
     return table
 

@@ -46,7 +46,7 @@ class ClientStatistics:
         weighted_nash_welfare: exp(sum p log x), what PropFair maximises for x = M - loss.
 
     Jain, Gini and entropy are about shares of a total: NaN if a value is negative or all are 0. The geometric
-    means are NaN if a value is negative, the cosine if all values are 0.
+    means are NaN if a value is negative, and of losses, where less is better; the cosine if all values are 0.
     """
 
     num_clients: int
@@ -334,6 +334,11 @@ def _weighted_std(table: _Table) -> FloatArray:
     return deviation
 
 
+def _welfare(table: _Table, p: FloatArray) -> FloatArray:
+    """Of utilities: the product of losses would be small where they are unequal, and small is good there."""
+    return _geometric_mean(table.x, p) if table.higher_is_better else np.full(table.x.shape[:-1], np.nan)
+
+
 def _tail(k: float, *, worst: bool) -> Formula:
     return lambda table: _tail_mean(table.x, k, lowest=worst == table.higher_is_better)
 
@@ -369,8 +374,8 @@ _FORMULAS: dict[str, Formula] = {
     "gini": lambda table: _gini(table.x),
     "entropy": _row_by_row(share_entropy),
     "cosine": _row_by_row(cosine_to_equality),
-    "nash_welfare": lambda table: _geometric_mean(table.x, np.full(table.p.size, 1 / table.p.size)),
-    "weighted_nash_welfare": lambda table: _geometric_mean(table.x, table.p),
+    "nash_welfare": lambda table: _welfare(table, np.full(table.p.size, 1 / table.p.size)),
+    "weighted_nash_welfare": lambda table: _welfare(table, table.p),
 }
 STATISTICS = tuple(_FORMULAS)  # what `summarize` returns, but for the two counts
 SPREADS = frozenset({"std", "weighted_std", "variance_of_percent", "gini"})  # less is better, whatever is measured

@@ -124,7 +124,7 @@ def ranks_by_seed(groups: Sequence[Group], criterion: Criterion) -> dict[str, Fl
     """
     seeds = sorted({seed for group in groups for seed in group.by_seed})
     whole = [group for group in groups if sorted(group.by_seed) == seeds]
-    values = np.array([[criterion.of(group.by_seed[seed].summary()) for seed in seeds] for group in whole])  # [G, S]
+    values = np.array([[criterion.of_run(group.by_seed[seed], "test") for seed in seeds] for group in whole])  # [G, S]
     mine, theirs = values[:, None], values[None, :]
     ranks = (theirs > mine).sum(axis=1) + ((theirs == mine).sum(axis=1) + 1) / 2
     return {group.label: row for group, row in zip(whole, ranks, strict=True)}

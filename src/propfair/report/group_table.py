@@ -108,7 +108,7 @@ def group_table(
 
     Args:
         comparison: groups of runs on the same clients.
-        statistics: names of `summarize`.
+        statistics: names of `summarize`; of losses and errors there is no Nash welfare, and it is left out.
         measure: what every client has.
         level: of the intervals.
         over: what intervals are drawn over; by default seeds where there are several, else test examples.
@@ -127,6 +127,8 @@ def group_table(
             f"no run on {comparison.title} has a {measure.label.strip()}; there is: {known}. "
             "Choose one with --measure, or give runs on other clients apart."
         )
+    if not measure.higher_is_better:
+        statistics = [name for name in statistics if "nash" not in name] or statistics
     columns, compared = [], []
     for name in statistics:
         defined = [group for group in groups if math.isfinite(group.statistics(measure)[name].mean)]

@@ -8,8 +8,9 @@ from typing import Any
 
 from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
-from propfair.report.tables import TextTable, finite, percent_cell
+from propfair.report.tables import TextTable, finite, value_text
 from propfair.runs.cautions import cautions
+from propfair.runs.measures import ACCURACY, Measure
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Tested
 
@@ -18,15 +19,16 @@ _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
 def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
     """The winners on the test split."""
-    rows = []
+    measure, rows = test_measure(sweep, tested), []
     for one in tested:
-        winner, numbers = one.winner, one.group.statistics()
-        chosen = percent_cell(MeanStd(winner.value, math.nan, 1, 0))
-        cells = [_cell(name, numbers[name]) for name in _STATISTICS]
+        winner, numbers = one.winner, one.group.statistics(measure)
+        chosen = value_text(winner.found, winner.measure)
+        cells = [_cell(name, numbers[name], measure) for name in _STATISTICS]
         rows.append([winner.contestant.label, settings_text(winner.point) or "-", chosen, *cells])
+    unit = ", %" if measure.metric == "accuracy" else "" if measure.higher_is_better else ", lower is better"
     notes = [
-        "Test accuracy over clients, %; jain and gini are indices. Mean ± population standard deviation over seeds "
-        f"{', '.join(map(str, sweep.seeds))}."
+        f"{measure.label.capitalize()} over clients{unit}; jain and gini are indices. Mean ± population standard "
+        f"deviation over seeds {', '.join(map(str, sweep.seeds))}."
     ]
     if not any(sweep.num_trials(contestant) for contestant in sweep.contestants):
         notes.append("There was nothing to choose; the test split was read once, at the end.")
@@ -42,6 +44,12 @@ def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
     return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
 
 
+def test_measure(sweep: Sweep, tested: Sequence[Tested]) -> Measure:
+    """What the winners are shown by: the measure of the criterion, on the test split."""
+    runs = [run for one in tested for run in one.group.runs]
+    return sweep.criterion.measure(runs[0].measures, "test") if runs else ACCURACY
+
+
 def edge_notes(tested: Sequence[Tested]) -> list[str]:
     """A sentence for each chosen value beyond which better ones may lie."""
     return [
@@ -54,27 +62,28 @@ def edge_notes(tested: Sequence[Tested]) -> list[str]:
 
 def result_json(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str]) -> dict[str, Any]:
     """All numbers; standard deviations over seeds by both of their names."""
-    algorithms = []
+    measure, algorithms = test_measure(sweep, tested), []
     for one in tested:
-        sample = one.group.statistics(ddof=1)
+        sample = one.group.statistics(measure, ddof=1)
         algorithms.append(
             {
                 "label": one.winner.contestant.label,
                 "settings": one.winner.contestant.settings,
                 "chosen": one.winner.point,
-                "value": None if math.isnan(one.winner.value) else one.winner.value,
+                "value": None if math.isnan(one.winner.value) else one.winner.found,
                 "seconds": one.seconds,
                 "test": {
                     name: {"mean": number.mean, "population_std": number.std, "sample_std": sample[name].std}
-                    for name, number in one.group.statistics().items()
+                    for name, number in one.group.statistics(measure).items()
                 },
-                "accuracy": {str(run.seed): run.values().tolist() for run in one.group.runs},
+                measure.metric: {str(run.seed): run.values(measure).tolist() for run in one.group.runs},
             }
         )
     return {
         "name": sweep.name,
         "selection": sweep.selection,
         "criterion": sweep.criterion.weights,
+        "measure": measure.key,
         "seeds": list(sweep.seeds),
         "failures": list(failures),
         "algorithms": algorithms,
@@ -95,7 +104,7 @@ def settings_text(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.removeprefix('algorithm.').removeprefix('local.')}={value}" for key, value in point.items())
 
 
-def _cell(name: str, number: MeanStd) -> str:
+def _cell(name: str, number: MeanStd, measure: Measure) -> str:
     if name not in ("jain", "gini"):
-        return percent_cell(number)
+        return value_text(number.mean, measure, number.std if number.num_seeds > 1 else None)
     return f"{number.mean:.3f}" if number.num_seeds < 2 else f"{number.mean:.3f} ± {number.std:.3f}"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from propfair.fairness.statistics import MeanStd
 from propfair.files import write_text
+from propfair.runs.measures import Measure
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -73,12 +73,13 @@ class TextTable:
         return paths
 
 
-def percent_cell(number: MeanStd, digits: int = 1) -> str:
-    """A fraction in percent, with its spread over seeds if there are several; - for nan."""
-    if math.isnan(number.mean):
+def value_text(value: float, measure: Measure, spread: float | None = None) -> str:
+    """Accuracies in percent, all else as it is, with a spread over seeds if there is one; - for nan."""
+    if math.isnan(value):
         return "-"
-    mean = f"{100 * number.mean:.{digits}f}"
-    return mean if number.num_seeds < 2 else f"{mean} ± {100 * number.std:.{digits}f}"
+    if measure.metric == "accuracy":
+        return f"{100 * value:.1f}" if spread is None else f"{100 * value:.1f} ± {100 * spread:.1f}"
+    return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"
 
 
 def markdown_text(cell: str) -> str:

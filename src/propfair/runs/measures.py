@@ -1,6 +1,6 @@
 """What is measured of every client: a number of a split, over the rounds, and as statistics over clients."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,12 +51,6 @@ ACCURACY = Measure()
 def ordered(metrics: Iterable[str]) -> list[str]:
     """The names of metrics, the most telling first: accuracy, the others, the loss."""
     return sorted(metrics, key=lambda name: (name == "loss", name != "accuracy"))
-
-
-def leading(split: str, metrics: Iterable[str], directions: Mapping[str, bool] | None = None) -> Measure:
-    """The most telling of some metrics of a split."""
-    metric = next(iter(ordered(metrics)), "accuracy")
-    return Measure(split, metric, (directions or {}).get(metric))
 
 
 @dataclass(frozen=True, eq=False)

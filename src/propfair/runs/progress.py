@@ -1,13 +1,13 @@
 """What is told about a training after each round."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from propfair.core.evaluation import Evaluation
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import ClientStatistics
 from propfair.federation.federation import Split
-from propfair.runs.measures import Measure, leading, summarize_clients
+from propfair.runs.measures import Measure, ordered, summarize_clients
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Progress:
             that clients are served by: their own where the algorithm trains them.
         shares: of the data, [n].
         seconds: since the start, breaks left out.
+        directions: of metrics, by name: whether more is better; of others their name says so.
     """
 
     round: int
@@ -30,6 +31,7 @@ class Progress:
     evaluations: Mapping[Split, Evaluation]
     shares: FloatArray
     seconds: float
+    directions: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -47,7 +49,11 @@ class Progress:
 
     def leading(self, split: Split) -> Measure:
         """The most telling measure of this round on a split: accuracy where the task has it."""
-        return leading(split, self.evaluations[split].values())
+        return self.measures(split)[0]
+
+    def measures(self, split: Split) -> list[Measure]:
+        """What was measured of this round on a split, the most telling first."""
+        return [Measure(split, name, self.directions.get(name)) for name in ordered(self.evaluations[split].values())]
 
 
 AfterRound = Callable[[Progress], None]

@@ -23,6 +23,7 @@ from propfair.federation.federation import SPLITS, Split
 from propfair.rewrite import Rewritten, rewrite
 from propfair.runs.callbacks import Callback, Training, callback_tensors, final_vectors, restore_callbacks
 from propfair.runs.checkpoints import Checkpoint
+from propfair.runs.environment import directions
 from propfair.runs.folder import RunFolder
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.loggers import Sink, Sinks, evaluation_values
@@ -99,7 +100,7 @@ def fit(
         saved = server.round if before.measured else server.round - 1
         sinks = sinks or Sinks({})
         sinks.begin(saved)
-        shares = work.federation.share.numpy()
+        shares, better = work.federation.share.numpy(), directions(work)
 
         def vectors() -> dict[str, Tensor]:
             return {"params": server.released.clone(), "buffers": server.buffers.clone()}
@@ -138,7 +139,8 @@ def fit(
                     served, logged = _evaluate(server, vectors(), session, splits, trained.records)
                     values |= logged
                 sinks.log(server.round, _finite(values))
-                now = Progress(server.round, schedule.rounds, len(outcome.dropped), served, shares, clock.total())
+                dropped = len(outcome.dropped)
+                now = Progress(server.round, schedule.rounds, dropped, served, shares, clock.total(), better)
                 view.round, view.progress = server.round, now
                 for callback in recipe.callbacks:
                     callback.after_round(view)

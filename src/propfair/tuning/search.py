@@ -1,7 +1,7 @@
 """The experiment file of a sweep: which algorithms, which values, how to choose. Checked before anything runs.
 
 name = "digits"
-criterion = "worst10"            # or {mean = 0.5, worst10 = 0.5}
+criterion = "worst10"            # or {mean = 0.5, worst10 = 0.5}, or "worst10 of f1"
 seeds = [0, 1, 2]                # for the winners
 
 [run]                            # as in the config of a run
@@ -162,7 +162,8 @@ class Sweep:
             key: value.model_dump() if isinstance(value, Range) else value for key, value in contestant.choices.items()
         }
         search = self.search.model_dump(exclude=set() if self.search.extend else {"extend"})  # as before it was there
-        said = [shape, choices, self.criterion.weights, self.selection, search]
+        criterion = {**self.criterion.weights, **({"of": self.criterion.metric} if self.criterion.metric else {})}
+        said = [shape, choices, criterion, self.selection, search]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def example(self, contestant: Tunable) -> dict[str, Value]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from propfair.errors import ConfigError
 from propfair.files import check_replaceable
 from propfair.runs.grouping import Group
+from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.names import short_hash, slug
 from propfair.runs.reading import read_run
 from propfair.tuning.claims import Board, Standing, open_storage, open_study, said_of, storage_errors
@@ -76,12 +77,19 @@ class Winner:
     Attributes:
         contestant: the algorithm.
         point: its chosen values.
-        value: of the criterion; nan if there was nothing to choose.
+        value: of the criterion, larger for better; nan if there was nothing to choose.
+        measure: what the criterion is a number of.
     """
 
     contestant: Tunable
     point: dict[str, Any]
     value: float
+    measure: Measure = ACCURACY
+
+    @property
+    def found(self) -> float:
+        """The value as it is read: an error is positive."""
+        return self.value if self.measure.higher_is_better else -self.value
 
     @property
     def at_edge(self) -> list[str]:
@@ -198,7 +206,10 @@ class Studies:
         if self.sweep.search.sampler == "grid":
             points = all_points(contestant, self.sweep.search.extend)
             contestant = tried(contestant, [points[number] for number in numbers])
-        return Winner(contestant, {key: _plain(contestant, key, one) for key, one in trial.params.items()}, trial.value)
+        point = {key: _plain(contestant, key, one) for key, one in trial.params.items()}
+        said = said_of(trial)  # sweeps of version 0.1.0 say nothing of a metric
+        measure = Measure(self.sweep.split, said.get("metric", "accuracy"), said.get("higher_is_better"))
+        return Winner(contestant, point, trial.value, measure)
 
     def winners(self) -> list[Winner]:
         """One for each algorithm that has any trial that did not fail."""

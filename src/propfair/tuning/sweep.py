@@ -191,9 +191,11 @@ class TrialRunner:
         shift = self.number * max(1, len(contestants) // self.workers) % len(contestants)
         return [*contestants[shift:], *contestants[:shift]]
 
-    def _value(self, run: Run, is_trial: bool) -> float:
-        """What a trial is judged by, or a final run known by."""
-        return self.sweep.criterion.of(run.summary(Measure(self.sweep.split))) if is_trial else run.summary().mean
+    def _value(self, run: Run, is_trial: bool) -> tuple[float, Measure]:
+        """What a trial is judged by, or a final run known by, and what that is a number of."""
+        criterion, split = self.sweep.criterion, self.sweep.split if is_trial else "test"
+        measure = criterion.measure(run.measures, split)
+        return (criterion.of_run(run, split) if is_trial else run.summary(measure).mean), measure
 
     def _work_on(self, tasks: Sequence[Task]) -> bool:
         """Run what was claimed, together where there are several; False if there is nothing."""
@@ -221,7 +223,7 @@ class TrialRunner:
             if run.status.state == "failed":
                 claim.failed(run.status.reason, diverged=True)
                 return
-            value = self._value(run, task.is_trial)
+            value, measure = self._value(run, task.is_trial)
         except optuna.TrialPruned:
             claim.pruned()
             return
@@ -233,19 +235,10 @@ class TrialRunner:
             return
         if math.isnan(value):
             what = f"the criterion {self.sweep.criterion}" if task.is_trial else "the mean on the test split"
-            claim.failed(f"{what} has no value: {self._why_none(run)}")
+            claim.failed(f"{what} has no value: no client has examples to choose on")
         else:
-            claim.done(value, {"seconds": run.status.seconds, "folder": str(task.folder)})
-
-    def _why_none(self, run: Run) -> str:
-        """Why there is nothing to choose by."""
-        there = [measure.key for measure in run.measures]
-        if not there or any(measure.metric == "accuracy" for measure in run.measures):
-            return "no client has examples to choose on"
-        return (
-            f"values are chosen by the accuracy, and there is: {', '.join(there)}. Compare several values with "
-            "propfair compare, each as a contestant of its own, such as fedavg:local.lr=0.1"
-        )
+            told = {"metric": measure.metric, "higher_is_better": measure.higher_is_better}
+            claim.done(value, {"seconds": run.status.seconds, "folder": str(task.folder), **told})
 
     def _ensure(self, task: Task, engine: Engine | None) -> Run:
         """The run of a task, also if a process that was taken for dead is still at it."""
@@ -266,7 +259,8 @@ class TrialRunner:
         def after_round(now: Progress) -> None:
             self._after_round(now)
             if self.sweep.split in now.evaluations and now.round < now.rounds:
-                value = self.sweep.criterion.of(now.summary(self.sweep.split))
+                measure = self.sweep.criterion.measure(now.measures(self.sweep.split), self.sweep.split)
+                value = self.sweep.criterion.of(now.summary(self.sweep.split, measure), measure)
                 if math.isfinite(value):
                     claim.trial.report(value, now.round)
                     if claim.trial.should_prune():

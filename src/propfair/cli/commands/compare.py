@@ -20,7 +20,9 @@ from propfair.cli.options import (
     gathered,
     seeds_said,
 )
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError
+
+_CRITERION = "mean=0.5,worst10=0.5"
 
 
 @app.command()
@@ -46,8 +48,12 @@ def compare(
     ] = False,
     trials: Annotated[int, typer.Option("--trials", help="Of each algorithm, with --tune.", min=1)] = 12,
     criterion: Annotated[
-        str, typer.Option("--criterion", help="What --tune chooses by: mean, worst10, nash, or a mix.")
-    ] = "mean=0.5,worst10=0.5",
+        str | None,
+        typer.Option(
+            "--criterion", help=f"What --tune chooses by: mean, worst10, nash, 'mean of f1', a mix; else {_CRITERION}.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes of --tune.", min=0)] = 2,
     with_local: Annotated[
         bool,
@@ -93,8 +99,11 @@ def compare(
     contestants = Contestant.parse_all(wanted)
     numbers = seeds_said(seeds, overrides) or (content.get("seed", 0),)
     quiet = quiet or output == Format.json
+    if criterion is not None and not tune:
+        raise ConfigError(f"--criterion {criterion} is what --tune chooses by: add --tune, or leave it out")
+    chosen_by = criterion or _CRITERION
     contest = Contest.of(
-        content, contestants, overrides=overrides, out=out, tuning=f"{trials} by {criterion}" if tune else ""
+        content, contestants, overrides=overrides, out=out, tuning=f"{trials} by {chosen_by}" if tune else ""
     )
     folder = contest.folder
     try:
@@ -104,11 +113,11 @@ def compare(
             from propfair.tuning.sweep import run_sweep
 
             sweep = budget_sweep(
-                content, contestants, overrides=overrides, seeds=numbers, trials=trials, criterion=criterion
+                content, contestants, overrides=overrides, seeds=numbers, trials=trials, criterion=chosen_by
             )
             with live_table(sweep, workers, quiet=quiet) as show:
                 studies = run_sweep(sweep, Home.at(folder), workers=workers, show=show)
-            tested, failures = studies.tested(), studies.failures()
+            tested, failures, broken = studies.tested(), studies.failures(), studies.broken
             compared = [
                 Compared(one.winner.contestant.chosen(settings_text(one.winner.point)), one.group.runs)
                 for one in tested
@@ -118,7 +127,7 @@ def compare(
             compared = contest.train(
                 numbers, force=force, show_run=lambda title, rounds: shown(title, rounds, quiet=quiet)
             )
-            failures = notes = []
+            failures, notes, broken = [], [], False
     except KeyboardInterrupt:
         typer.echo(f"what is done is kept in {folder}. Go on with: {_command()}", err=True)
         raise
@@ -130,11 +139,10 @@ def compare(
     page = write_page([run.folder for one in compared for run in one.runs if run.folder], folder / "report.html")
     standing.write(folder)
     print_comparison(compared, standing, picture, page, output)
-    tunable = standing.measure.metric == "accuracy"
     if output == Format.table:
-        for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune, tunable)]:
+        for line in [*failures, *notes, *cautions([one.group for one in compared]), *advice(contest, tune)]:
             typer.echo(line)
-    if failures or any(run.status.state == "failed" for one in compared for run in one.runs):
+    if broken or any(run.status.state == "failed" for one in compared for run in one.runs):
         raise typer.Exit(1)
 
 

@@ -33,7 +33,9 @@ def sweep(
     ] = None,
     criterion: Annotated[
         str | None,
-        typer.Option("--criterion", help="mean, worst10, nash, or a mix: mean=0.5,worst10=0.5.", show_default=False),
+        typer.Option(
+            "--criterion", help="mean, worst10, nash, a mix: mean=0.5,worst10=0.5; 'worst10 of f1'.", show_default=False
+        ),
     ] = None,
     selection: Annotated[
         Selection | None,
@@ -65,6 +67,7 @@ def sweep(
     from propfair.cli.report_text import write_page
     from propfair.cli.sweep_text import live_table, print_tested
     from propfair.report.picture import draw_groups
+    from propfair.report.sweep import test_measure
     from propfair.runs.names import RUNS, slug
     from propfair.tuning.search import load_sweep
     from propfair.tuning.studies import Home
@@ -86,9 +89,11 @@ def sweep(
         typer.echo(f"not all trials were run. Go on with the same command and --out {home.out}", err=True)
         raise typer.Exit(1)
     print_tested(loaded, studies, output)
-    groups = [one.group for one in studies.tested()]
+    tested = studies.tested()
+    groups = [one.group for one in tested]
     if groups:
-        picture = drawn(home.out / "comparison.png", lambda path: draw_groups(groups, path))
+        measure = test_measure(loaded, tested)
+        picture = drawn(home.out / "comparison.png", lambda path: draw_groups(groups, path, measure))
         page = write_page([run.folder for one in groups for run in one.runs if run.folder], home.out / "report.html")
         if output == Format.table:
             for what, path in (("picture", picture), ("report", page)):
