@@ -168,10 +168,15 @@ def test_a_long_list_says_what_each_algorithm_is_for(tmp_path: Path) -> None:
     assert "--long is about algorithms" in propfair("list", "data", "--long", cwd=tmp_path, expect=2).stderr
 
 
-def test_errors_instead_of_accuracies_are_told_and_tuned_by(tmp_path: Path) -> None:
+def regression(folder: Path) -> list[str]:
+    """Settings of a tiny run on a table of prices, of two clients."""
     rows = "\n".join(f"{k % 7},{'ab'[k % 2]},{k % 7 * 2 + k % 2 + 0.5}" for k in range(40))
-    (tmp_path / "prices.csv").write_text(f"size,site,price\n{rows}\n")
-    own = ["data=own", "data.path=prices.csv", "data.target=price", "data.client=site", *TINY[1:3], "local.lr=0.001"]
+    (folder / "prices.csv").write_text(f"size,site,price\n{rows}\n")
+    return ["data=own", "data.path=prices.csv", "data.target=price", "data.client=site", *TINY[1:3], "local.lr=0.001"]
+
+
+def test_errors_instead_of_accuracies_are_told_and_tuned_by(tmp_path: Path) -> None:
+    own = regression(tmp_path)
     run = said("run", *own, "-o", "r", cwd=tmp_path)
     assert run["measure"] == {"test": "test/mae"}
     assert run["statistics"]["test"]["worst"] == max(run["values"]["test/mae"])
@@ -190,6 +195,22 @@ def test_errors_instead_of_accuracies_are_told_and_tuned_by(tmp_path: Path) -> N
         "--criterion mean is what --tune chooses by"
         in propfair("compare", "fedavg", "--criterion", "mean", cwd=tmp_path, expect=2).stderr
     )
+
+
+def test_fine_tuning_a_regression_asks_for_a_baseline_before_it_trains(tmp_path: Path) -> None:
+    own = regression(tmp_path)
+    propfair("run", *own, "-q", "-o", "r", cwd=tmp_path)
+    on = ["finetune", "r", "--with", "fedavg", "schedule.rounds=1", "-q", "-o", "f"]
+    stopped = propfair(*on, cwd=tmp_path, expect=2).stderr
+    assert "no client has a test accuracy under every run" in stopped
+    assert "--M" in stopped
+    assert not (tmp_path / "f").exists()
+    assert "1000 - test loss" in propfair(*on, "--M", "1000", cwd=tmp_path).stdout
+
+
+def test_a_dry_run_of_what_has_no_estimate_says_so(tmp_path: Path) -> None:
+    text = propfair("reproduce", "natural", "--scale", "smoke", "--dry-run", cwd=tmp_path).stdout
+    assert "no estimate" in text
 
 
 def test_keys_of_settings_stay_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

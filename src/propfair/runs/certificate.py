@@ -181,7 +181,7 @@ class Pairs:
             there = dict.fromkeys(measure.key for run in runs for measure in run.measures)
             raise DataError(
                 f"no client has a {utility} under every run; there is: {', '.join(there)}. The utility M - loss needs "
-                "no accuracy: choose an M above the losses (propfair certify --M)."
+                "no accuracy: choose an M above the losses, --M 5, say."
             )
         shares = runs[0].shares[present] if weights == "samples" else np.ones(int(present.sum()))
         terms = Terms(utility, present, shares / shares.sum(), alpha, level, tolerance, over, paired)

@@ -21,6 +21,9 @@ def finetune(
     algorithms: Annotated[
         list[str], typer.Option("--with", help="An algorithm to go on with: [cyan]NAME[:KEY=VALUE,...][/cyan].")
     ],
+    M: Annotated[
+        float | None, typer.Option("--M", help="Compare by M - loss instead of accuracy.", show_default=False)
+    ] = None,
     out: Out = None,
     trust: Trust = False,
     quiet: Quiet = False,
@@ -35,21 +38,25 @@ def finetune(
     from propfair.cli.certificate_text import print_certificate
     from propfair.cli.display import drawn, print_json, shown
     from propfair.report.relative import draw_relative
-    from propfair.runs.certificate import certify
+    from propfair.runs.certificate import Pairs, Utility, certify
     from propfair.runs.contestant import Contestant
     from propfair.runs.finetune import finetune as train_on
     from propfair.runs.grouping import group_runs
     from propfair.runs.names import free_folder
+    from propfair.runs.reading import read_run
 
     overrides = [item for item in items if "=" in item and not Path(item).exists()]
     starts = [Path(item) for item in items if item not in overrides]
+    utility = Utility(M=M)
+    if starts:  # what clients get must be known before anything is trained
+        Pairs.of(group_runs([read_run(start) for start in starts]), utility=utility)
     folder = out or free_folder("finetune")
     tuned = train_on(
         starts, Contestant.parse_all(algorithms), overrides=gathered(overrides), out=folder, trust=trust,
         show_run=lambda title, rounds: shown(title, rounds, quiet=quiet or output == Format.json),
     )  # fmt: skip
     certified = [
-        certify(group.runs, [one.end for one in tuned if one.start in group.runs])
+        certify(group.runs, [one.end for one in tuned if one.start in group.runs], utility=utility)
         for group in group_runs(dict.fromkeys(one.start for one in tuned))
     ]
     titles = [

@@ -117,7 +117,10 @@ def reproduce(
         records=tuple(records or ()),
     )
     if dry_run:
-        for title, note, sweep, found in left_to_run(name, settings):
+        left = list(left_to_run(name, settings))
+        if not left:
+            typer.echo(f"{load_preset(name).title}: no estimate; --scale smoke shows in seconds what it does")
+        for title, note, sweep, found in left:
             algorithms = ", ".join(one.label for one in sweep.contestants)
             typer.echo(f"{title}: {note}\n  {algorithms}")
             typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found, settings)}")
