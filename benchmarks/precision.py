@@ -62,8 +62,8 @@ def compare(setup: str, seeds: Sequence[int], out: Path, more: Sequence[str] = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("--setups", default=";".join(SETUPS), help="separated by semicolons; default: all")
-    parser.add_argument("--seeds", type=int, default=10, help="how many")
-    parser.add_argument("--first-seed", type=int, default=5, help="the smallest of them")
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0, help="the smallest of them")
     parser.add_argument("--out", type=Path, default=Path("runs/precision"), help="the folder of the runs")
     parser.add_argument("--dry-run", action="store_true", help="print the table, write nothing to docs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of all runs")
