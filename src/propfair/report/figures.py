@@ -11,7 +11,6 @@ import numpy.typing as npt
 from propfair.errors import ConfigError, DataError, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.pictures import write_figure
-from propfair.fairness.statistics import gini_index
 from propfair.files import picture_format
 from propfair.report.curves import relative_weights, statistics_over_rounds
 from propfair.report.drawing import (
@@ -189,7 +188,7 @@ def _clients(sheet: _Sheet) -> None:
                 label=_label(group),
             )
     _name_clients(axes, sheet.comparison, order)
-    axes.set(ylabel=sheet.unit)
+    axes.set(ylabel=sheet.unit if sheet.measure.higher_is_better else f"{sheet.unit}, lower is better")
     axes.grid(visible=False, axis="x")
     _legend(sheet.figure, axes)
 
@@ -261,7 +260,7 @@ def _lorenz(sheet: _Sheet) -> None:
         values = np.sort(group.mean_over_seeds(sheet.measure))
         values = values[~np.isnan(values)]
         share = 100 * np.concatenate([[0.0], values.cumsum() / values.sum()])
-        label = f"{_label(group)} (Gini {gini_index(values):.3f})"
+        label = f"{_label(group)} (Gini {group.statistics(sheet.measure)['gini'].mean:.3f})"
         axes.plot(np.linspace(0, 100, len(share)), share, color=_colour(position), linewidth=1.4, label=label)
     axes.set(xlim=(0, 100), xlabel="clients, worst-off first, %")
     axes.set(ylim=(0, 100), ylabel=f"share of all {sheet.measure.label}, %")
