@@ -252,3 +252,10 @@ def test_a_gap_needs_a_seed_that_both_have() -> None:
     one = found(runs, "gap")
     assert one.finding == "not measured"
     assert "no seed that both afl and propfair were run with" in one.said
+
+
+def test_runs_that_differ_in_a_setting_alone_are_two(tmp_path: Path) -> None:
+    one, other = (made("fedavg", [0.5] * 10, changes={"local.lr": rate}) for rate in (0.1, 0.2))
+    keep_runs([one, other], tmp_path / "kept.parquet")
+    found = read_records([tmp_path / "kept.parquet", tmp_path])
+    assert [run.config["local"]["lr"] for run in found] == [0.1, 0.2], "each of them once"

@@ -71,7 +71,7 @@ def read_records(places: Iterable[Path]) -> list[Run]:
     if problems:
         raise DataError(str(problems[0]))
     once = {
-        (run.name, run.seed, run.fingerprint, run.environment.started, run.status.seconds): run
+        (run.name, setting_of(run), run.seed, run.fingerprint, run.environment.started, run.status.seconds): run
         for run in trials_apart(runs)[0]
     }  # the folder of a run, say, and the file in which it was kept
     return list(once.values())
