@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,12 +37,10 @@ from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
 from propfair.runs.together import MOST_TOGETHER, can_run_together, run_together
 from propfair.tuning.claims import Board, Claim, alive
-from propfair.tuning.extension import all_points, reachable
-from propfair.tuning.search import Range, Sweep, Tunable
-from propfair.tuning.studies import Home, Studies, Winner, stored
-
-if TYPE_CHECKING:
-    import optuna
+from propfair.tuning.extension import all_points
+from propfair.tuning.points import suggested, with_distributions
+from propfair.tuning.search import Sweep, Tunable
+from propfair.tuning.studies import Home, Studies, Winner
 
 _POLL_SECONDS, _SHORTEST_POLL_SECONDS = 0.5, 0.02
 
@@ -135,12 +133,12 @@ class TrialRunner:
             is_grid, further = sweep.search.sampler == "grid", sweep.search.extend
             first = self.number if wanted == 1 else 0
             claims = board.claim(
-                _with_distributions(contestant, further) if is_grid else None, first, self._studies.wanted(contestant),
+                with_distributions(contestant, further) if is_grid else None, first, self._studies.wanted(contestant),
                 wanted - len(tasks),
             )  # fmt: skip
             points = all_points(contestant, further) if is_grid else []
             for claim in claims:
-                point = points[claim.point] if is_grid else _suggested(claim, contestant)
+                point = points[claim.point] if is_grid else suggested(claim, contestant)
                 config = sweep.trial_config(contestant, point)
                 said = _said(point)
                 folder = self.home.out / "trials" / slug(f"{contestant.label}-{said}-{short_hash(config.to_toml())}")
@@ -373,31 +371,6 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         if process.is_alive():
             process.terminate()
-
-
-def _with_distributions(contestant: Tunable, further: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    import optuna
-
-    choices = {
-        key: optuna.distributions.CategoricalDistribution([stored(value) for value in values])
-        for key, values in reachable(contestant, further).choices.items()
-        if not isinstance(values, Range)
-    }
-    points = all_points(contestant, further)
-    return [({key: stored(value) for key, value in point.items()}, choices) for point in points]
-
-
-def _suggested(claim: Claim, contestant: Tunable) -> dict[str, Any]:
-    """The values of a claimed point."""
-    return {key: _suggest(claim.trial, key, value) for key, value in contestant.choices.items()}
-
-
-def _suggest(trial: "optuna.trial.Trial", key: str, values: tuple[Any, ...] | Range) -> Any:
-    """The value of a claimed point: the one it came with, or one that the sampler chooses."""
-    if isinstance(values, Range):
-        return trial.suggest_float(key, values.low, values.high, log=values.log)
-    chosen = trial.suggest_categorical(key, [stored(value) for value in values])
-    return next(value for value in values if stored(value) == chosen)
 
 
 def _said(point: Mapping[str, Any]) -> str:
