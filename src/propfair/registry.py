@@ -191,8 +191,8 @@ def make_dataclass(kind: type[T], fields: Mapping[str, Any], what: str) -> T:
 def check_fields(part: Any, *, only_text: bool = False) -> None:
     """Refuse values of a dataclass that its annotations rule out: a name that is no choice, a text for a number.
 
-    A dataclass itself takes anything. Code that
-    tells names apart would silently take a wrong one for the last.
+    A dataclass itself takes anything, and code that tells names apart would silently take a wrong one for the last of
+    them.
 
     Args:
         part: an object made in Python; what comes from a config was checked by `make_dataclass`.

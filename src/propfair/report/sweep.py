@@ -19,7 +19,7 @@ _STATISTICS = ("mean", "std", "worst", "worst10", "best10", "jain", "gini")
 
 def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
     """The winners on the test split."""
-    measure, rows = test_measure(sweep, tested), []
+    measure, rows = tested_measure(sweep, tested), []
     for one in tested:
         winner, numbers = one.winner, one.group.statistics(measure)
         chosen = value_text(winner.found, winner.measure)
@@ -44,7 +44,7 @@ def result_table(sweep: Sweep, tested: Sequence[Tested]) -> TextTable:
     return TextTable(f"{sweep.name}: the best of each algorithm", columns, rows, notes)
 
 
-def test_measure(sweep: Sweep, tested: Sequence[Tested]) -> Measure:
+def tested_measure(sweep: Sweep, tested: Sequence[Tested]) -> Measure:
     """What the winners are shown by: the measure of the criterion, on the test split."""
     runs = [run for one in tested for run in one.group.runs]
     return sweep.criterion.measure(runs[0].measures, "test") if runs else ACCURACY
@@ -62,7 +62,7 @@ def edge_notes(tested: Sequence[Tested]) -> list[str]:
 
 def result_json(sweep: Sweep, tested: Sequence[Tested], failures: Sequence[str]) -> dict[str, Any]:
     """All numbers; standard deviations over seeds by both of their names."""
-    measure, algorithms = test_measure(sweep, tested), []
+    measure, algorithms = tested_measure(sweep, tested), []
     for one in tested:
         sample = one.group.statistics(measure, ddof=1)
         algorithms.append(

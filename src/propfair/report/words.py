@@ -30,9 +30,8 @@ def headline(comparison: Comparison, measure: Measure) -> list[str]:
         return [f"Some runs have a {measure.label} beyond all numbers, and can't be compared."]
     worst, mean = (differences(groups, statistic, measure) for statistic in ("worst10", "mean"))
     alike, strongest = _leaders(worst), mean.leader
-    if (
-        strongest in alike and len(alike) > 1
-    ):  # none of them is the best, and the first of them may be the worst on average
+    if strongest in alike and len(alike) > 1:
+        # None of them serves the worst-off best, and the first of them may be the worst on average.
         return [
             f"{_listed(alike)} serve the worst 10 % of clients alike, and none better: "
             f"{_value(worst, strongest, measure)} {measure.metric}.",

@@ -191,9 +191,9 @@ class TrialRunner:
 
     def _value(self, run: Run, is_trial: bool) -> tuple[float, Measure]:
         """What a trial is judged by, or a final run known by, and what that is a number of."""
-        criterion, split = self.sweep.criterion, self.sweep.split if is_trial else "test"
-        measure = criterion.measure(run.measures, split)
-        return (criterion.of_run(run, split) if is_trial else run.summary(measure).mean), measure
+        measure = self.sweep.criterion.measure(run.measures, self.sweep.split if is_trial else "test")
+        summary = run.summary(measure)
+        return (self.sweep.criterion.of(summary, measure) if is_trial else summary.mean), measure
 
     def _work_on(self, tasks: Sequence[Task]) -> bool:
         """Run what was claimed, together where there are several; False if there is nothing."""

@@ -67,7 +67,7 @@ def sweep(
     from propfair.cli.report_text import write_page
     from propfair.cli.sweep_text import live_table, print_tested
     from propfair.report.picture import draw_groups
-    from propfair.report.sweep import test_measure
+    from propfair.report.sweep import tested_measure
     from propfair.runs.names import RUNS, slug
     from propfair.tuning.search import load_sweep
     from propfair.tuning.studies import Home
@@ -92,7 +92,7 @@ def sweep(
     tested = studies.tested()
     groups = [one.group for one in tested]
     if groups:
-        measure = test_measure(loaded, tested)
+        measure = tested_measure(loaded, tested)
         picture = drawn(home.out / "comparison.png", lambda path: draw_groups(groups, path, measure))
         page = write_page([run.folder for one in groups for run in one.runs if run.folder], home.out / "report.html")
         if output == Format.table:
