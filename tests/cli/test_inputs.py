@@ -216,7 +216,7 @@ def check_settings(seed: int) -> bool:
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 20))])
 def test_random_settings_are_refused_or_read_back_the_same(block: int) -> None:
     found = [check_settings(seed) for seed in range(400 * block, 400 * (block + 1))]
-    assert 20 < sum(found) < 380, "of both kinds there are some"
+    assert 0 < sum(found) < len(found), "of both kinds there are some"
 
 
 def some_command(rng: random.Random) -> list[str]:

@@ -22,7 +22,7 @@ from propfair.paper.reproduce import Silent, reproduce
 from propfair.paper.settings import Settings
 from propfair.runs.keeping import keep_runs
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
-from propfair.runs.run import Clients, Environment, Run, Start, Status
+from propfair.runs.run import Clients, Environment, Run, RunState, Start, Status
 from propfair.tuning.search import Sweep
 from tests.report.builders import write_run
 
@@ -38,6 +38,7 @@ def planned(experiment: str, label: str) -> tuple[Experiment, Sweep]:
 def made(
     label: str, accuracies: Sequence[float], seed: int = 0, *, train: float | None = None, then: str = "",
     experiment: str = "cifar10", dropped: int = 0, changes: Mapping[str, object] = MappingProxyType({}),
+    state: RunState = "finished",
 ) -> Run:  # fmt: skip
     """A run of an experiment at scale small with these test accuracies, as `reproduce` would have left it."""
     plan, sweep = planned(experiment, label)
@@ -63,7 +64,7 @@ def made(
     sizes = (200,) * len(accuracies)
     start = Start(run=f"/somewhere/{label}", label=label, rounds=1) if then else None
     return Run(
-        None, config.to_toml(), Status(name=name, state="finished", rounds=rounds),
+        None, config.to_toml(), Status(name=name, state=state, rounds=rounds),
         Environment(seed=seed, start=start),
         Clients(fingerprint=experiment, names=tuple("abcdefghij"), sizes={"train": sizes, "test": sizes}),
         records.cast(CLIENT_SCHEMA), diagnostics.cast(ROUND_SCHEMA),
@@ -163,6 +164,15 @@ def test_what_diverges_is_counted() -> None:
     assert one.said.startswith("2 of 4 runs diverged")
     assert found(seeds("q-ffl", 0.5), "diverges").finding == "not measured", "q is 0.1"
     assert found(runs[::2], "diverges").finding == "does not hold"
+
+
+def test_a_run_that_failed_counts_as_diverged_and_gives_no_numbers(tmp_path: Path) -> None:
+    failed = made("q-ffl", [0.1] * 10, state="failed", changes={"algorithm.q": 5.0})
+    runs = [*seeds("propfair", 0.9), *seeds("fedavg", 0.5), failed]
+    keep_runs(runs, tmp_path / "all.parquet")
+    kept = read_records([tmp_path])
+    assert found(kept, "diverges").said.startswith("1 of 1 runs diverged")
+    assert {number.row for number in found(kept, "best").numbers} == {"propfair", "fedavg"}
 
 
 def test_runs_of_other_settings_are_no_runs_of_the_experiment() -> None:

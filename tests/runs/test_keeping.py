@@ -106,10 +106,19 @@ def test_what_unpacks_to_more_than_memory_is_not_unpacked(
         assert re.search(r"\.parquet is refused: it would take .* more than 50% of this machine's memory", str(problem))
 
 
-def test_only_finished_runs_are_kept(tmp_path: Path) -> None:
+def test_runs_that_may_go_on_are_not_kept(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "half", state="interrupted"))
-    with pytest.raises(ConfigError, match="half is interrupted: only finished runs are kept"):
+    with pytest.raises(ConfigError, match="half is interrupted: only runs at their end are kept"):
         keep_runs([run], tmp_path / "kept.parquet")
+
+
+def test_a_run_that_failed_is_kept_as_such(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "diverged", state="failed")
+    write_run(tmp_path / "runs" / "whole", seed=1)
+    shown = call("keep", str(tmp_path / "runs"), "--out", str(tmp_path / "kept.parquet"))
+    assert shown.code == 0
+    assert "2 runs (1 of them failed)" in shown.stdout
+    assert {run.status.state for run in read_kept(tmp_path / "kept.parquet")} == {"failed", "finished"}
 
 
 def test_damage_is_named(runs: Path, tmp_path: Path) -> None:

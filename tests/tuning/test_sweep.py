@@ -258,6 +258,19 @@ def test_nothing_is_tried_where_there_is_nothing_to_choose(tmp_path: Path) -> No
     assert json.loads(json.dumps(result_json(plan, tested, []), allow_nan=False))["algorithms"][0]["value"] is None
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("criterion", "said"),
+    [("worst10 of f1", "where there is: accuracy, loss"), ("nash of loss", "of loss less is better")],
+)
+def test_a_criterion_that_no_trial_has_is_refused_before_any(
+    tmp_path: Path, workers: int, criterion: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_sweep(sweep(criterion=criterion), Home.at(tmp_path), workers=workers)
+    assert not (tmp_path / "trials").exists()
+
+
 def test_tpe_with_pruning(tmp_path: Path) -> None:
     plan = sweep(
         algorithms={"fedavg": {}}, seeds=[0], grid={"local": {"lr": {"low": 1e-4, "high": 1.0, "log": True}}},

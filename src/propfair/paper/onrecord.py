@@ -24,9 +24,9 @@ class OnRecord:
     Attributes:
         experiment: of the paper.
         scale: of the runs.
-        runs: by the algorithm's label in the experiment, its runs.
+        runs: by the algorithm's label in the experiment, its finished runs.
         tuned: by the labels of the first and the second algorithm, runs that were trained on.
-        others: runs on the same data at the same scale of rules that the experiment does not have.
+        others: runs on the same data at the same scale that failed, or of rules that the experiment does not have.
     """
 
     experiment: Experiment
@@ -91,7 +91,8 @@ def _at(name: str, scale: Scale, runs: Iterable[Run]) -> OnRecord:
         shape, start = _shape(run.config), run.environment.start
         if start is None and shape == whole:
             label = run.plain_name
-            own = found.runs.setdefault(label, []) if label in experiment.algorithms else found.others
+            counts = label in experiment.algorithms and run.status.state == "finished"
+            own = found.runs.setdefault(label, []) if counts else found.others
             own.append(run)
         elif start is not None and shape == short:
             first, _, then = run.name.partition(f", seed {run.seed}{_THEN}")

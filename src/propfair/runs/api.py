@@ -15,7 +15,7 @@ from propfair.core.metrics import choose_metrics
 from propfair.core.rounds import Rounds
 from propfair.core.tasks import LossFunction, Task
 from propfair.engines.session import ENGINES, Engine
-from propfair.errors import ConfigError, shown
+from propfair.errors import ConfigError, PropFairWarning, shown
 from propfair.federation.federation import Federation
 from propfair.federation.own import from_datasets
 from propfair.runs import launch
@@ -134,8 +134,8 @@ def train(
     if resume and place is None:
         raise ConfigError("resume=True needs out, the folder of the run")
     if resume and place is not None and (place / "status.json").exists():
-        return go_on(place, model, recipe, after_round=after_round)
-    return execute(model, recipe, place, force=force, after_round=after_round)
+        return _warned(go_on(place, model, recipe, after_round=after_round))
+    return _warned(execute(model, recipe, place, force=force, after_round=after_round))
 
 
 def resume(
@@ -178,7 +178,8 @@ def resume(
     if model is None or clients is None:
         if algorithm is not None or loss is not None or lr_schedule is not None or metrics:
             raise ConfigError("only a run that was started from Python takes new settings: pass its model and clients")
-        return launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
+        again = launch.resume(Path(path), rounds=rounds, data_folder=data_folder, trust=trust, after_round=after_round)
+        return _warned(again)
     _check_arguments(model, 0, data_seed, callbacks, metrics)
     settings = read_settings(Path(path))
     check_trust(settings.model_dump(mode="json"), Path(path), trust=trust)
@@ -197,7 +198,14 @@ def resume(
         work=work, engine=settings.make_engine(), server=settings.make_server(lr_schedule), schedule=schedule,
         name=settings.name, lean=settings.lean, callbacks=tuple(callbacks),
     )  # fmt: skip
-    return go_on(Path(path), model, recipe, after_round=after_round)
+    return _warned(go_on(Path(path), model, recipe, after_round=after_round))
+
+
+def _warned(result: Result) -> Result:
+    """What failed is told, though whoever trains many may go on with the others."""
+    if result.state == "failed":
+        warnings.warn(f"the training failed (result.state): {result.reason}", PropFairWarning, stacklevel=3)
+    return result
 
 
 def _algorithm(wanted: str | Algorithm) -> Algorithm:

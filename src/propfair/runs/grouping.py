@@ -57,7 +57,14 @@ class Group:
 
     def statistics(self, measure: Measure = ACCURACY, ddof: int = 0) -> dict[str, MeanStd]:
         """Mean and standard deviation over seeds of the statistics over clients."""
-        return summarize_seeds([run.summary(measure) for run in self.runs], ddof)
+        key = (measure, measure.higher_is_better, ddof)
+        if key not in self._statistics:
+            self._statistics[key] = summarize_seeds([run.summary(measure) for run in self.runs], ddof)
+        return self._statistics[key]
+
+    @cached_property
+    def _statistics(self) -> dict[tuple[Measure, bool, int], dict[str, MeanStd]]:
+        return {}
 
     def values(self, measure: Measure = ACCURACY) -> FloatArray:
         """The last value of each client in each seed, [S, n]."""

@@ -1,4 +1,4 @@
-"""Records for keeping: many finished runs in one small file, from which tables and reports are made again.
+"""Records for keeping: many runs that have ended in one small file, from which tables and reports are made again.
 
 The file is Parquet, one row per value, with what describes the runs as a sealed JSON text beside the rows. Models,
 checkpoints and the paths of the machine stay behind.
@@ -35,7 +35,7 @@ _SCHEMA = pa.schema(
 
 
 def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
-    """Write the records of finished runs into one file.
+    """Write the records of runs into one file: of finished ones, and of failed ones as such.
 
     Args:
         runs: which.
@@ -48,9 +48,9 @@ def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
     if not runs:
         raise ConfigError("there are no runs to keep")
     for run in runs:
-        if run.status.state != "finished":
+        if run.status.state in ("running", "interrupted"):
             raise ConfigError(
-                f"{run.where} is {run.status.state}: only finished runs are kept. propfair resume brings it to its end."
+                f"{run.where} is {run.status.state}: only runs at their end are kept. propfair resume brings it there."
             )
     rows = pa.concat_tables([_rows(number, run, rounds) for number, run in enumerate(runs)]).unify_dictionaries()
     clients = list({run.clients.model_dump_json(): None for run in runs})  # once, however many runs they had

@@ -301,7 +301,14 @@ class Run:
     def summary(self, measure: Measure | None = None) -> ClientStatistics:
         """Statistics over clients of their last values; weighted ones by data share. None: of the leading measure."""
         chosen = measure or self.leading()
-        return summarize_clients(self.values(chosen), self.shares, chosen)
+        key = (chosen, chosen.higher_is_better)
+        if key not in self._summaries:  # tables, words and pictures ask for the same again and again
+            self._summaries[key] = summarize_clients(self.values(chosen), self.shares, chosen)
+        return self._summaries[key]
+
+    @cached_property
+    def _summaries(self) -> dict[tuple[Measure, bool], ClientStatistics]:
+        return {}
 
     @cached_property
     def _served(self) -> dict[Split, Evaluation]:

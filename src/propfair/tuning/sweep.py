@@ -26,12 +26,13 @@ import torch
 from propfair.engines.inprocess import torch_threads
 from propfair.engines.session import Engine
 from propfair.errors import ConfigError, PropFairError
-from propfair.runs.building import Federations
+from propfair.runs.building import Federations, build_workload
 from propfair.runs.config import RunConfig
+from propfair.runs.environment import directions
 from propfair.runs.folder import InUseError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.runs.launch import ensure_run
-from propfair.runs.measures import Measure
+from propfair.runs.measures import Measure, ordered
 from propfair.runs.names import short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
@@ -283,15 +284,16 @@ def run_sweep(
     if workers < 0 or threads < 1:
         raise ConfigError(f"workers must be at least 0 and threads 1; got workers={workers}, threads={threads}")
     studies = Studies(sweep, home)
+    image = _make_image(studies, threads)
     if workers == 0:
         with torch_threads(threads):
-            TrialRunner(sweep, home, deadline=time.monotonic() + 60 * minutes).work()
+            TrialRunner(sweep, home, deadline=time.monotonic() + 60 * minutes, image=image).work()
         show(studies)
         return studies
     forks = _can_fork(threads)
     start_process = (multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")).Process
-    image = _make_image(studies, threads) if forks else None
-    arguments = [(sweep, home, number, workers, threads, minutes, os.getpid(), image) for number in range(workers)]
+    given = image if forks else None
+    arguments = [(sweep, home, number, workers, threads, minutes, os.getpid(), given) for number in range(workers)]
     processes: list[BaseProcess] = [start_process(target=_work, args=one, daemon=True) for one in arguments]
     with stop_on_signal() as stop:
         gc.freeze()  # else the first collection in each worker would copy every page
@@ -331,11 +333,16 @@ def _can_fork(threads: int) -> bool:
 
 
 def _make_image(studies: Studies, threads: int) -> Image:
-    """Load the clients that most trials share, once for all workers."""
+    """Load the clients that most trials share, once for all workers. Refuses a criterion that no trial would have."""
     sweep, federations = studies.sweep, Federations()
     contestant = sweep.contestants[0]
+    measured: dict[str, bool] | None = None
     with torch_threads(threads), contextlib.suppress(PropFairError):  # every trial will tell of it
-        federations.of(sweep.trial_config(contestant, sweep.example(contestant)))
+        config = sweep.trial_config(contestant, sweep.example(contestant))
+        measured = directions(build_workload(config, federations.of(config)))
+    if measured is not None:
+        names = ordered([*measured, "loss"])
+        sweep.criterion.measure([Measure(sweep.split, name, measured.get(name)) for name in names], sweep.split)
     studies.disconnect()
     return Image(studies, federations)
 

@@ -1,4 +1,4 @@
-"""`propfair keep`: the records of finished runs in one small file."""
+"""`propfair keep`: the records of runs in one small file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ def keep(
         bool, typer.Option("--rounds", help="Also the weight and the loss of each client in each round.")
     ] = False,
 ) -> None:
-    """Keep the records of finished runs, without models, in one file that fits into a repository.
+    """Keep the records of runs that have ended, without models, in one file that fits into a repository.
 
     [cyan]report[/cyan], [cyan]table[/cyan] and [cyan]figure[/cyan] take the file in the place of the folders.
     """
@@ -28,4 +28,6 @@ def keep(
     if problems:
         raise DataError(str(problems[0]))
     keep_runs(found, out, rounds=rounds)
-    print(f"{len(found)} runs, {out.stat().st_size / 1024:.0f} kB: {out}")
+    failed = sum(run.status.state == "failed" for run in found)
+    also = f" ({failed} of them failed)" if failed else ""
+    print(f"{len(found)} runs{also}, {out.stat().st_size / 1024:.0f} kB: {out}")
