@@ -177,7 +177,7 @@ def test_commands_are_timed_and_failures_are_told() -> None:
 
 def test_bf16_against_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(precision, "SETUPS", {"digits": ("data=digits", "model=logistic", "schedule.rounds=2")})
-    mean, worst = precision.compare("digits", [0, 1], tmp_path)
+    mean, worst = precision.compare("digits", [0, 1], tmp_path, 0.95)
     assert mean.startswith("| digits | mean | ")
     assert worst.startswith("| digits | worst10 | ")
     assert mean.endswith(("| yes |", "| no |"))

@@ -40,6 +40,14 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def widen(axes: "Axes", least: float) -> None:
+    """Let both axes show at least so much, so that what is all but the same does not look far apart."""
+    for limits, set_limits in ((axes.get_xlim(), axes.set_xlim), (axes.get_ylim(), axes.set_ylim)):
+        if abs(limits[1] - limits[0]) < least:
+            middle = sum(limits) / 2
+            set_limits(middle - least / 2, middle + least / 2)
+
+
 def save_figure(figure: "Figure", path: Path, title: str = "") -> None:
     """Write PNG, PDF or SVG, by the ending; the title goes above it all."""
     if title:

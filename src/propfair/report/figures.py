@@ -23,6 +23,7 @@ from propfair.report.drawing import (
     new_figure,
     plain_text,
     short_name,
+    widen,
 )
 from propfair.report.verdicts import Verdicts, judge
 from propfair.runs.grouping import Comparison, Group, by_clients
@@ -158,6 +159,8 @@ def _trade(sheet: _Sheet) -> None:
         )  # fmt: skip
     axes.set(xlabel=f"mean over clients: {sheet.unit}", ylabel=f"worst 10 % of clients: {sheet.unit}")
     axes.margins(0.15)
+    if _is_percent(sheet.measure):
+        widen(axes, 1.0)
     if not sheet.measure.higher_is_better:  # up and right are better
         axes.invert_xaxis()
         axes.invert_yaxis()

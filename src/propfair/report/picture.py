@@ -17,6 +17,7 @@ from propfair.report.drawing import (
     new_figure,
     plain_text,
     save_figure,
+    widen,
 )
 from propfair.runs.grouping import Group
 from propfair.runs.measures import ACCURACY, Measure
@@ -74,6 +75,8 @@ def draw_comparison(
         name_clients(clients, [shown[k] for k in order] if few else names)
         trade.set(xlabel=f"mean over clients{unit}", ylabel=f"mean of the worst 10 % of clients{unit}")
         trade.margins(0.15)
+        if scale == 100:
+            widen(trade, 1.0)
         if not better:
             clients.invert_yaxis()
             trade.invert_xaxis()
