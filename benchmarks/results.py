@@ -125,6 +125,8 @@ def _groups(path: Path) -> dict[str, Group]:
     """By contestant, its runs."""
     members: dict[str, dict[int, Run]] = {}
     for run in records(path):
+        if run.status.state != "finished":
+            continue
         members.setdefault(run.plain_name, {})[run.seed] = run
     return {
         label: Group(label, tuple(own for _, own in sorted(by_seed.items())), {}) for label, by_seed in members.items()

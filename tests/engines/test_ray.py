@@ -192,6 +192,9 @@ def test_a_sweep_on_the_cluster_finds_what_one_process_finds(cluster: Any, tmp_p
     }  # fmt: skip
     run = ["data=synthetic", "data.num_clients=3", "model=logistic", "schedule.rounds=2"]
     plan = make_sweep(SweepFile.model_validate(content), run)
+    unknown = make_sweep(SweepFile.model_validate({**content, "criterion": "worst10 of f1"}), run)
+    with pytest.raises(ConfigError, match="has no value on the validation split"):
+        run_sweep_on_ray(unknown, Home.at(tmp_path / "unknown"), address=cluster.address)
     tables: list[Any] = []
     found = run_sweep_on_ray(
         plan,

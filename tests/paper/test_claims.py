@@ -15,6 +15,7 @@ pytest.importorskip("optuna")
 
 from propfair.errors import ConfigError, DataError
 from propfair.paper import catalogue
+from propfair.paper import claims as judging
 from propfair.paper.catalogue import Experiment, load_experiment, load_preset
 from propfair.paper.claims import Judged, claims_table, judge
 from propfair.paper.onrecord import on_record, read_records
@@ -155,15 +156,33 @@ def test_the_generalisation_gap_needs_training_accuracies() -> None:
     assert found(runs(0.9), "gap").finding == "holds"
     assert found(runs(0.6), "gap").finding == "does not hold"
     assert found(runs(None), "gap").said == "no training accuracies on record"
+    assert "mean training accuracy 90.0 under afl, 70.0 under propfair" in found(runs(0.9), "gap").said
+
+
+def test_the_generalisation_gap_of_what_still_moves_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = seeds("afl", 0.5, train=0.9) + seeds("propfair", 0.5, train=0.7)
+    monkeypatch.setattr(judging, "not_at_rest", lambda _: ["Not at rest at the end: propfair."])
+    one = found(runs, "gap")
+    assert one.finding == "undecided"
+    assert "not all are at rest" in one.said
 
 
 def test_what_diverges_is_counted() -> None:
-    runs = [made("q-ffl", [0.5] * 10, seed, dropped=seed % 2, changes={"algorithm.q": 5.0}) for seed in range(4)]
-    one = found(runs, "diverges")
-    assert one.finding == "holds"
+    def runs(diverged: int, whole: int) -> list[Run]:
+        counts = [1] * diverged + [0] * whole
+        return [
+            made("q-ffl", [0.5] * 10, seed, dropped=count, changes={"algorithm.q": 5.0})
+            for seed, count in enumerate(counts)
+        ]
+
+    assert found(runs(4, 0), "diverges").finding == "holds"
+    one = found(runs(2, 2), "diverges")
+    assert one.finding == "undecided", "of four runs"
     assert one.said.startswith("2 of 4 runs diverged")
+    assert found(runs(0, 9), "diverges").finding == "undecided", "nine runs leave room for one in four"
+    assert found(runs(0, 20), "diverges").finding == "does not hold"
+    assert found(runs(1, 0), "diverges").finding == "undecided", "one seed decides nothing"
     assert found(seeds("q-ffl", 0.5), "diverges").finding == "not measured", "q is 0.1"
-    assert found(runs[::2], "diverges").finding == "does not hold"
 
 
 def test_a_run_that_failed_counts_as_diverged_and_gives_no_numbers(tmp_path: Path) -> None:
@@ -173,6 +192,9 @@ def test_a_run_that_failed_counts_as_diverged_and_gives_no_numbers(tmp_path: Pat
     kept = read_records([tmp_path])
     assert found(kept, "diverges").said.startswith("1 of 1 runs diverged")
     assert {number.row for number in found(kept, "best").numbers} == {"propfair", "fedavg"}
+    starts = seeds("propfair", 0.5, experiment="cifar100")
+    then = [made("propfair", [0.9] * 10, seed, experiment="cifar100", then="fedavg", state="failed") for seed in (0, 1)]
+    assert found([*starts, *then], "finetuned").finding == "not measured"
 
 
 def test_runs_of_other_settings_are_no_runs_of_the_experiment() -> None:

@@ -1,5 +1,6 @@
 """Natural clients under several conditions: trained, and made again from records."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,13 @@ def test_records_give_the_same_table_without_training(trained: tuple[Reproduced,
     again = redo(tmp_path / "nothing", records=(kept,))
     assert table_of(again) == table_of(table)
     assert not (tmp_path / "nothing").exists()
+    failed = [
+        dataclasses.replace(run, status=run.status.model_copy(update={"state": "failed"}))
+        for run in runs if run.plain_name == "propfair"
+    ]  # fmt: skip
+    keep_runs([*failed, *(run for run in runs if run.plain_name == "fedavg")], kept)
+    left = redo(tmp_path / "nothing", records=(kept,))
+    assert all(number.row.endswith(": fedavg") for number in left.numbers)
 
 
 def test_what_can_not_be(tmp_path: Path) -> None:

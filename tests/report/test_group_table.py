@@ -147,6 +147,17 @@ def test_one_seed_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert "One seed each: nothing is known of other seeds." in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
+def test_what_is_not_settled_stands_below_the_table(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", name="a", algorithm="a", seed=seed, state="failed" if seed else "finished")
+        write_run(tmp_path / f"b{seed}", name="b", algorithm="b", seed=seed)
+    table = table_of(tmp_path)
+    assert any("a (2 of 3 runs: failed)" in said for said in table.cautions)
+    for ending in ("md", "html", "json"):
+        write_tables([table], tmp_path / f"table.{ending}")
+        assert "2 of 3 runs: failed" in (tmp_path / f"table.{ending}").read_text(encoding="utf-8")
+
+
 def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     paths = [f"out/t{ending}" for ending in (".tex", ".md", ".csv", ".json", ".html")]

@@ -61,8 +61,9 @@ def _trained(name: str, preset: Natural, data: str, settings: Settings, screen: 
 
 
 def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -> Conditions:
-    """The runs of each condition that there are runs of; where and how they were run does not matter."""
+    """The finished runs of each condition that there are some of; where and how they were run does not matter."""
     found = {}
+    runs = [run for run in runs if run.status.state == "finished"]
     said = {key: value for key, value in flat(shared).items() if key not in _HOW}
     for condition, changes in preset.conditions.items():
         wanted = {**said, **flat(changes)}

@@ -25,7 +25,7 @@ class OnRecord:
         experiment: of the paper.
         scale: of the runs.
         runs: by the algorithm's label in the experiment, its finished runs.
-        tuned: by the labels of the first and the second algorithm, runs that were trained on.
+        tuned: by the labels of the first and the second algorithm, finished runs that were trained on.
         others: runs on the same data at the same scale that failed, or of rules that the experiment does not have.
     """
 
@@ -88,13 +88,12 @@ def _at(name: str, scale: Scale, runs: Iterable[Run]) -> OnRecord:
     short = {**whole, "rounds": experiment.rounds_to_finetune(scale)}
     found = OnRecord(experiment, scale)
     for run in runs:
-        shape, start = _shape(run.config), run.environment.start
+        shape, start, finished = _shape(run.config), run.environment.start, run.status.state == "finished"
         if start is None and shape == whole:
-            label = run.plain_name
-            counts = label in experiment.algorithms and run.status.state == "finished"
-            own = found.runs.setdefault(label, []) if counts else found.others
+            counts = finished and run.plain_name in experiment.algorithms
+            own = found.runs.setdefault(run.plain_name, []) if counts else found.others
             own.append(run)
-        elif start is not None and shape == short:
+        elif start is not None and shape == short and finished:
             first, _, then = run.name.partition(f", seed {run.seed}{_THEN}")
             found.tuned.setdefault((first, then), []).append(run)
     return found

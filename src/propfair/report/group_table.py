@@ -14,6 +14,7 @@ from propfair.fairness.differences import Differences
 from propfair.fairness.intervals import Over
 from propfair.fairness.statistics import STATISTICS
 from propfair.report.tables import finite
+from propfair.runs.cautions import not_at_rest, not_finished
 from propfair.runs.grouping import Comparison, Group
 from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.standing import differences, group_evidence
@@ -57,6 +58,7 @@ class GroupTable:
         cells: [row][column].
         differences: all pairs of algorithms by each statistic; None where there are no two with a value.
         level: of the intervals, and of "best".
+        cautions: what is not settled about the runs, beside few seeds, in sentences.
     """
 
     title: str
@@ -66,6 +68,7 @@ class GroupTable:
     cells: tuple[tuple[Cell, ...], ...]
     differences: tuple[Differences | None, ...]
     level: float
+    cautions: tuple[str, ...] = ()
 
     @property
     def is_percent(self) -> bool:
@@ -93,6 +96,7 @@ class GroupTable:
                 for label, row in zip(self.labels, self.cells, strict=True)
             ],
             "differences": [finite(found.as_dict()) for found in self.differences if found is not None],
+            "cautions": list(self.cautions),
         }
 
 
@@ -144,6 +148,7 @@ def group_table(
         cells=tuple(zip(*columns, strict=True)),
         differences=tuple(compared),
         level=level,
+        cautions=(*not_finished(groups), *not_at_rest(groups)),
     )
 
 

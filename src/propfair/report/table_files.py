@@ -210,6 +210,7 @@ def _note(table: GroupTable, layout: Layout) -> str:
         said.append(f"Bold: not distinguishable from the best (Holm, {100 * (1 - table.level):.2g} %).")
     if any(not more_is_better(name, higher_is_better=table.measure.higher_is_better) for name in table.statistics):
         said.append("↓: lower is better.")
+    said += table.cautions
     return " ".join(sentence for sentence in said if sentence)
 
 

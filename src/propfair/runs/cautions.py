@@ -55,11 +55,30 @@ def trend(run: Run) -> Trend | None:
 
 def cautions(groups: Sequence[Group]) -> list[str]:
     """Sentences on what is not settled about these runs; none if nothing is."""
+    return [*few_seeds(groups), *not_finished(groups), *not_at_rest(groups)]
+
+
+def few_seeds(groups: Sequence[Group]) -> list[str]:
+    """Whose differences may be chance, in a sentence."""
     few = {group.label: len(group.by_seed) for group in groups if len(group.by_seed) < ENOUGH_SEEDS}
-    found = []
-    if few:
-        said = _listed([f"{label} ({count})" for label, count in few.items()])
-        found.append(f"Fewer than {ENOUGH_SEEDS} seeds: {said}; differences may be chance.")
+    said = _listed([f"{label} ({count})" for label, count in few.items()])
+    return [f"Fewer than {ENOUGH_SEEDS} seeds: {said}; differences may be chance."] if few else []
+
+
+def not_finished(groups: Sequence[Group]) -> list[str]:
+    """Whose numbers are of an earlier round than was asked for, in a sentence."""
+    broken = {
+        group.label: [run.status.state for run in group.runs if run.status.state != "finished"] for group in groups
+    }
+    said = _listed([
+        f"{label} ({len(states)} of {len(group.runs)} runs: {', '.join(dict.fromkeys(states))})"
+        for group, (label, states) in zip(groups, broken.items(), strict=True) if states
+    ])  # fmt: skip
+    return [f"Not at their ends: {said}; their numbers are those of the last evaluation."] if said else []
+
+
+def not_at_rest(groups: Sequence[Group]) -> list[str]:
+    """Whose means still move at the end of training, in a sentence."""
     moving = []
     for group in groups:
         trends = [one for one in map(trend, group.runs) if one is not None and not one.at_rest]
@@ -67,9 +86,7 @@ def cautions(groups: Sequence[Group]) -> list[str]:
             change = 100 * float(np.median([one.change for one in trends]))
             unit = "points" if trends[0].metric == "accuracy" else f"% of its {trends[0].metric}"
             moving.append(f"{group.label} ({change:+.1f} {unit} in the last quarter)")
-    if moving:
-        found.append(f"Not at rest at the end: {_listed(moving)}; more rounds may change the order.")
-    return found
+    return [f"Not at rest at the end: {_listed(moving)}; more rounds may change the order."] if moving else []
 
 
 def _listed(names: Sequence[str], most: int = 6) -> str:

@@ -60,7 +60,7 @@ class Group:
         key = (measure, measure.higher_is_better, ddof)
         if key not in self._statistics:
             self._statistics[key] = summarize_seeds([run.summary(measure) for run in self.runs], ddof)
-        return self._statistics[key]
+        return dict(self._statistics[key])
 
     @cached_property
     def _statistics(self) -> dict[tuple[Measure, bool, int], dict[str, MeanStd]]:

@@ -57,7 +57,7 @@ class Task(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What a worker that is forked finds ready."""
+    """What whoever runs trials finds ready."""
 
     studies: Studies
     federations: Federations
@@ -88,7 +88,7 @@ class TrialRunner:
         workers: how many there are, so that each takes its share where several points are run at once.
         deadline: no trial is started after this moment of `time.monotonic`.
         after_round: told after each round.
-        image: what the process was forked with; None: everything is opened and loaded here.
+        image: what is open and loaded already; None: nothing is.
     """
 
     def __init__(
@@ -284,7 +284,8 @@ def run_sweep(
     if workers < 0 or threads < 1:
         raise ConfigError(f"workers must be at least 0 and threads 1; got workers={workers}, threads={threads}")
     studies = Studies(sweep, home)
-    image = _make_image(studies, threads)
+    image: Image | None = Image(studies, load_shared(sweep, threads))
+    studies.disconnect()  # before this process forks
     if workers == 0:
         with torch_threads(threads):
             TrialRunner(sweep, home, deadline=time.monotonic() + 60 * minutes, image=image).work()
@@ -292,8 +293,9 @@ def run_sweep(
         return studies
     forks = _can_fork(threads)
     start_process = (multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")).Process
-    given = image if forks else None
-    arguments = [(sweep, home, number, workers, threads, minutes, os.getpid(), given) for number in range(workers)]
+    if not forks:
+        image = None  # workers load everything themselves
+    arguments = [(sweep, home, number, workers, threads, minutes, os.getpid(), image) for number in range(workers)]
     processes: list[BaseProcess] = [start_process(target=_work, args=one, daemon=True) for one in arguments]
     with stop_on_signal() as stop:
         gc.freeze()  # else the first collection in each worker would copy every page
@@ -332,10 +334,9 @@ def _can_fork(threads: int) -> bool:
     return sys.platform == "linux" and threads == 1 and alone
 
 
-def _make_image(studies: Studies, threads: int) -> Image:
-    """Load the clients that most trials share, once for all workers. Refuses a criterion that no trial would have."""
-    sweep, federations = studies.sweep, Federations()
-    contestant = sweep.contestants[0]
+def load_shared(sweep: Sweep, threads: int = 1) -> Federations:
+    """The clients that most trials share. Refuses a criterion that no trial would have a value of."""
+    federations, contestant = Federations(), sweep.contestants[0]
     measured: dict[str, bool] | None = None
     with torch_threads(threads), contextlib.suppress(PropFairError):  # every trial will tell of it
         config = sweep.trial_config(contestant, sweep.example(contestant))
@@ -343,8 +344,7 @@ def _make_image(studies: Studies, threads: int) -> Image:
     if measured is not None:
         names = ordered([*measured, "loss"])
         sweep.criterion.measure([Measure(sweep.split, name, measured.get(name)) for name in names], sweep.split)
-    studies.disconnect()
-    return Image(studies, federations)
+    return federations
 
 
 def _work(

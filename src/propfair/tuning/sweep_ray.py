@@ -12,7 +12,7 @@ from propfair.errors import ConfigError
 from propfair.runs.interrupt import stop_on_signal
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Home, Studies
-from propfair.tuning.sweep import TrialRunner
+from propfair.tuning.sweep import TrialRunner, load_shared
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0  # for the rounds under way
@@ -42,6 +42,7 @@ def run_sweep_on_ray(
         raise ConfigError(f"workers and threads must be at least 1; got workers={workers}, threads={threads}")
     shared = replace(home, out=home.out.resolve())
     studies = Studies(sweep, shared)
+    load_shared(sweep)  # for its check alone: workers elsewhere load their own
     with connected(address, math.ceil(workers * cpus) or None) as ray, stop_on_signal() as stop:
         remote = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=-1, scheduling_strategy="SPREAD")
         waiting = [remote.remote(sweep, shared, number, workers, threads, minutes) for number in range(workers)]
