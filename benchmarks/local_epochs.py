@@ -2,7 +2,7 @@
 
 `python -m benchmarks.local_epochs` trains every rule on the words of 19 countries (data set form-fields) with one local
 step in a round, five, one epoch and five epochs, and writes docs/local-epochs.json, the table of the page and its
-picture. With `--draw` it makes table and picture from the numbers that are there.
+picture. Numbers that are there are not made again, unless with `--again`; with `--draw` nothing is trained.
 """
 
 import argparse
@@ -46,12 +46,12 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
 Numbers = dict[str, dict[str, list[tuple[float, float]]]]  # length -> rule -> (mean, worst client) of each seed
 
 
-def train(seeds: int) -> Numbers:
+def train(seeds: int, numbers: Numbers) -> Numbers:
+    """What is missing from the numbers, up to so many seeds; they are written after each run."""
     source = SOURCES.make("form-fields")
     protocol = source.protocol
     federation = federate(source.load(), PARTITIONERS.make(*protocol.partition), splitter=Splitter(**protocol.split))
     features = federation.examples.inputs(torch.arange(1)).shape[1]
-    numbers: Numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     for length, (how, rounds) in LENGTHS.items():
         for label, (name, options) in RULES.items():
             found = numbers.setdefault(length, {}).setdefault(label, [])
@@ -112,9 +112,12 @@ def draw(numbers: Numbers) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each rule")
+    parser.add_argument("--again", action="store_true", help="forget the numbers that there are, and train all")
     parser.add_argument("--draw", action="store_true", help="train nothing: draw the numbers that there are")
     given = parser.parse_args()
-    numbers: Numbers = json.loads(NUMBERS.read_text()) if given.draw else train(given.seeds)
+    numbers: Numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() and not given.again else {}
+    if not given.draw:
+        numbers = train(given.seeds, numbers)
     write_page(numbers)
     draw(numbers)
 

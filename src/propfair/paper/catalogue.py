@@ -13,6 +13,7 @@ from propfair.tuning.search import Search, Sweep, SweepFile, make_sweep
 Scale = Literal["smoke", "small", "paper"]
 MeanAndStd = tuple[float, float]
 _Size = TypeVar("_Size")
+_AS_PUBLISHED = "the paper's protocol, but a tenth of the data is for validation and all clients start from one model"
 
 
 class _Written(BaseModel):
@@ -262,7 +263,7 @@ class Experiment(BaseModel):
 
     def note(self, scale: Scale) -> str:
         """What differs from the paper at this scale."""
-        return "the paper's protocol" if scale == "paper" else self.scale[scale].note
+        return _AS_PUBLISHED if scale == "paper" else self.scale[scale].note
 
     def rounds_to_finetune(self, scale: Scale) -> int:
         return self.finetune_rounds if scale == "paper" else self.scale[scale].finetune_rounds
