@@ -22,6 +22,12 @@ settings.load_profile("ci" if {"CI", "SAME_EXAMPLES"} & os.environ.keys() else "
 START_A_CLUSTER = ("tests/engines/test_ray.py", "tests/flower/test_example.py")
 
 
+@pytest.fixture(autouse=True)
+def same_first_models() -> None:
+    """Modules that a test makes have the same weights whichever tests ran before it."""
+    torch.manual_seed(0)
+
+
 class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """The tests of a file run in a row, on one process, since they share what is expensive to make.
 

@@ -52,6 +52,16 @@ def test_statistics_are_those_of_the_theory(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.frombuffer(packed, "<f4").reshape(-1, 4)[-1], values, rtol=1e-6)
 
 
+def test_the_page_says_what_is_not_settled(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", state="failed")
+    runs, _ = read_runs([tmp_path])
+    (trial,) = make_document(runs, [])["trials"]
+    assert trial["cautions"] == [
+        "Fewer than 3 seeds: fedavg (1); differences may be chance.",
+        "Not at their ends: fedavg (1 of 1 runs: failed); their numbers are those of the last evaluation.",
+    ]
+
+
 def test_curves_are_statistics_of_each_round(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "r", num_clients=20, rounds=4, eval_every=2))
     for measure in run.measures:

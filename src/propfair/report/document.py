@@ -16,6 +16,7 @@ from propfair.report.curves import MOST_COLUMNS, relative_weights, statistics_ov
 from propfair.report.standings import joining_document, number, numbers, standing_document
 from propfair.report.verdicts import Verdicts, judge
 from propfair.report.words import headline
+from propfair.runs.cautions import cautions
 from propfair.runs.grouping import Comparison, Group, by_clients
 from propfair.runs.measures import Measure, Series, Values
 from propfair.runs.reading import Problem, trials_apart
@@ -76,6 +77,7 @@ def _comparison(comparison: Comparison, max_values: int, tried: bool) -> dict[st
         "groups": [_group(group, comparison.measures) for group in groups],
         "runs": [_run(run, position, max_values) for position, group in enumerate(groups) for run in group.runs],
         "differing": comparison.differing,
+        "cautions": cautions(groups),
         "verdicts": _verdicts(verdicts, main) if isinstance(verdicts, Verdicts) and main else {"reason": verdicts},
     }
 

@@ -192,7 +192,7 @@ function showSummary() {
     return;
   }
   $("summary-table").replaceChildren(...summaryTable(state));
-  $("summary-note").textContent = `${state.measure.percent ? "Percent; Jain and Gini are indices. " : ""}${state.manySeeds ? "± is one population standard deviation over seeds. " : ""}Marked: not distinguishable from the best (Holm, 5 %). Ticks choose what the charts show.`;
+  $("summary-note").textContent = `${state.measure.percent ? "Percent; Jain and Gini are indices. " : ""}${state.manySeeds ? "± is one population standard deviation over seeds. " : ""}Marked: not distinguishable from the best (Holm, 5 %). Ticks choose what the charts show. ${state.trial.cautions.join(" ")}`;
 }
 
 function showPair() {
