@@ -67,14 +67,14 @@ def few_seeds(groups: Sequence[Group]) -> list[str]:
 
 def not_finished(groups: Sequence[Group]) -> list[str]:
     """Whose numbers are of an earlier round than was asked for, in a sentence."""
-    broken = {
-        group.label: [run.status.state for run in group.runs if run.status.state != "finished"] for group in groups
-    }
-    said = _listed([
-        f"{label} ({len(states)} of {len(group.runs)} runs: {', '.join(dict.fromkeys(states))})"
-        for group, (label, states) in zip(groups, broken.items(), strict=True) if states
-    ])  # fmt: skip
-    return [f"Not at their ends: {said}; their numbers are those of the last evaluation."] if said else []
+    broken = []
+    for group in groups:
+        states = [run.status.state for run in group.runs if run.status.state != "finished"]
+        if states:
+            broken.append(
+                f"{group.label} ({len(states)} of {len(group.runs)} runs: {', '.join(dict.fromkeys(states))})"
+            )
+    return [f"Not at their ends: {_listed(broken)}; their numbers are those of the last evaluation."] if broken else []
 
 
 def not_at_rest(groups: Sequence[Group]) -> list[str]:
