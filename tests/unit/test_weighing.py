@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import propfair
 from propfair.algorithms import Algorithm, Cohort, Needs, State
-from propfair.errors import ConfigError
+from propfair.errors import ConfigError, PropFairWarning
 from tests.builders import everything, random_federation, seeded
 
 
@@ -75,7 +75,8 @@ def test_weights_of_the_wrong_shape(gives: Any, said: str) -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_weights_that_are_no_numbers(bad: float) -> None:
-    result = train(Strange(gives=torch.tensor([0.5, bad, 0.5], dtype=torch.float64)))
+    with pytest.warns(PropFairWarning, match="the training failed"):
+        result = train(Strange(gives=torch.tensor([0.5, bad, 0.5], dtype=torch.float64)))
     assert result.state == "failed"
     assert f"round 1: strange gave the weight {bad} to client 1. Its loss was 1." in result.reason
     assert "The model of round 0 is kept" in result.reason
