@@ -112,10 +112,11 @@ def draw(numbers: Numbers) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each rule")
-    parser.add_argument("--again", action="store_true", help="forget the numbers that there are, and train all")
-    parser.add_argument("--draw", action="store_true", help="train nothing: draw the numbers that there are")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--again", action="store_true", help="forget the numbers that there are, and train all")
+    either.add_argument("--draw", action="store_true", help="train nothing: draw the numbers that there are")
     given = parser.parse_args()
-    numbers: Numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() and not given.again else {}
+    numbers: Numbers = {} if given.again or not (given.draw or NUMBERS.exists()) else json.loads(NUMBERS.read_text())
     if not given.draw:
         numbers = train(given.seeds, numbers)
     write_page(numbers)

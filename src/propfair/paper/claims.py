@@ -33,7 +33,7 @@ from propfair.runs.standing import differences
 
 Finding = Literal["holds", "does not hold", "undecided", "not measured"]
 LEVEL = 0.95
-_OFTEN = 0.25  # of runs, what the paper calls often
+_OFTEN = 0.25  # the share of runs from which on we call it often; the paper gives no number
 
 
 @dataclass(frozen=True)
