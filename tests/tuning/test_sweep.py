@@ -268,7 +268,7 @@ def test_a_criterion_that_no_trial_has_is_refused_before_any(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         run_sweep(sweep(criterion=criterion), Home.at(tmp_path), workers=workers)
-    assert not (tmp_path / "trials").exists()
+    assert list(tmp_path.iterdir()) == [], "the folder is free for the sweep that was meant"
 
 
 def test_tpe_with_pruning(tmp_path: Path) -> None:

@@ -283,8 +283,9 @@ def run_sweep(
     """
     if workers < 0 or threads < 1:
         raise ConfigError(f"workers must be at least 0 and threads 1; got workers={workers}, threads={threads}")
+    shared = load_shared(sweep, threads)  # before the folder is bound to a sweep that would be refused
     studies = Studies(sweep, home)
-    image: Image | None = Image(studies, load_shared(sweep, threads))
+    image: Image | None = Image(studies, shared)
     studies.disconnect()  # before this process forks
     if workers == 0:
         with torch_threads(threads):

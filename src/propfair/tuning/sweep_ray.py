@@ -41,8 +41,8 @@ def run_sweep_on_ray(
     if workers < 1 or threads < 1:
         raise ConfigError(f"workers and threads must be at least 1; got workers={workers}, threads={threads}")
     shared = replace(home, out=home.out.resolve())
-    studies = Studies(sweep, shared)
     load_shared(sweep)  # for its check alone: workers elsewhere load their own
+    studies = Studies(sweep, shared)
     with connected(address, math.ceil(workers * cpus) or None) as ray, stop_on_signal() as stop:
         remote = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=-1, scheduling_strategy="SPREAD")
         waiting = [remote.remote(sweep, shared, number, workers, threads, minutes) for number in range(workers)]
