@@ -179,7 +179,38 @@ def test_abandoned_rounds_leave_no_trace_in_the_next_one() -> None:
         plan = Server(session, Rounds(), model.params + 1, model.buffers).plan(None)
         blocks = session.train(plan.job)
         next(blocks)
-        scenes.assert_same(scenes.play(session, model, Rounds()), expected)
+        scenes.assert_same(scenes.play(session, FlatModel(scenes.mlp()), Rounds()), expected)
+
+
+def test_the_model_has_no_idle_copy_while_workers_train() -> None:
+    model, before = FlatModel(scenes.mlp()), FlatModel(scenes.mlp()).params
+    with TWO.start(model, scenes.workload()) as session:
+        assert not _is_shared(model.params)
+        end = scenes.play(session, model, Rounds())
+        assert all(_is_shared(tensor) for tensor in (model.params, *model.trainable))
+    assert not any(_is_shared(tensor) for tensor in (model.params, *model.trainable))
+    model.load(end.params, end.buffers)
+    x = scenes.workload().federation.examples.inputs(torch.arange(2))
+    again = scenes.mlp()
+    again.load_state_dict(model.state_dict(end.params, end.buffers))
+    assert torch.equal(model.module(x), again(x))
+    assert not torch.equal(end.params, before)
+
+
+def test_workers_import_no_tables() -> None:
+    code = "import sys, propfair.engines.processes.worker; print('pyarrow' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "False"
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lies in memory that other processes see."""
+    address = tensor.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[1].endswith("s")
+    raise AssertionError("not mapped")
 
 
 def test_nothing_is_left_after_closing() -> None:

@@ -1,5 +1,6 @@
 """The two halves of a round: what comes before clients train, and what is made of their answers."""
 
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,6 +118,15 @@ def test_updates_are_kept_while_somebody_is_absent_only() -> None:
     for _ in range(5):
         some.run_round()
     assert sorted(past_of(some)["past.clients"].tolist()) == [0, 1, 2]
+
+
+def test_the_first_model_is_not_kept() -> None:
+    session, params, buffers = start(FedAvg())
+    with session:
+        server = Server(session, Rounds(), params, buffers)
+        first = weakref.ref(server.params)
+        server.run_round()
+    assert first() is None
 
 
 def test_rules_that_remember_updates_must_look_at_them() -> None:

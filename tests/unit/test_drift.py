@@ -160,7 +160,7 @@ def test_the_mean_follows_the_changes_of_those_who_take_part(seed: int, rounds: 
     """The server's variate of the paper, c + sum_k p_k (new c_k - c_k), is the mean that corrections are made of."""
     rng = torch.Generator().manual_seed(seed)
     share = torch.tensor([0.1, 0.1, 0.2, 0.25, 0.35], dtype=torch.float64)
-    variates = Variates(Drift(variates="scaffold"), share, torch.zeros(3))
+    variates = Variates(Drift(variates="scaffold"), share)
     tracked, own = torch.zeros(3), torch.zeros(5, 3)
     for cohort in rounds:
         clients = sorted(cohort)

@@ -84,9 +84,10 @@ class Aggregator:
         self._past = PastUpdates.none(self.params)
         self._rate_factor = rate_factor(rounds.lr_schedule)
         check_drift(algorithm, local)
-        self._variates = Variates(algorithm.drift, self._share, self.params)
+        self._variates = Variates(algorithm.drift, self._share)
         self._optimizer, self._moments = rounds.make_optimizer(), Moments()
-        self._num_iterates, self._iterate_mean = 0, self.params  # of the global models that are averaged
+        self._num_iterates = 0
+        self._iterate_mean: Tensor | None = None  # of the global models that are averaged
 
     def plan(self, losses: Losses | None) -> RoundPlan:
         """Sample and order, and weigh if the rule can before training.
@@ -164,7 +165,7 @@ class Aggregator:
     @property
     def released(self) -> Tensor:
         """The model [P] to evaluate and to hand out: `params`, or the average of all iterates if that is asked for."""
-        return self._iterate_mean if self._num_iterates else self.params
+        return self.params if self._iterate_mean is None else self._iterate_mean
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint must hold to go on with the same bits, by name."""
@@ -173,7 +174,7 @@ class Aggregator:
         kept |= {f"past.{name}": tensor for name, tensor in self._past.tensors().items()}
         kept |= {f"variate.{name}": tensor for name, tensor in self._variates.tensors().items()}
         kept |= {f"moment.{name}": tensor for name, tensor in self._moments.items()}
-        if self._num_iterates:
+        if self._iterate_mean is not None:
             kept |= {"iterates.mean": self._iterate_mean, "iterates.count": torch.tensor(self._num_iterates)}
         return kept
 
@@ -185,7 +186,7 @@ class Aggregator:
         self._past = PastUpdates.of(_under("past.", tensors), self.params)
         self._variates.restore(_under("variate.", tensors))
         self._moments = _under("moment.", tensors)
-        self._iterate_mean = tensors.get("iterates.mean", self.params)
+        self._iterate_mean = tensors.get("iterates.mean")
         self._num_iterates = int(tensors.get("iterates.count", 0))
 
     def _keep(self, sums: Sums, cohort: Cohort) -> None:
@@ -197,7 +198,7 @@ class Aggregator:
                 self._past = PastUpdates.none(self.params)
         if self.rounds.average_iterates or self.algorithm.average_iterates:
             self._num_iterates += 1
-            mean = torch.zeros_like(self.params) if self._num_iterates == 1 else self._iterate_mean
+            mean = torch.zeros_like(self.params) if self._iterate_mean is None else self._iterate_mean
             self._iterate_mean = mean + (self.params - mean) / self._num_iterates
 
     def _scheduled(self, number: int, orders: tuple[Order, ...]) -> tuple[Order, ...]:

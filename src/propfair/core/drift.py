@@ -29,11 +29,10 @@ class Variates:
     Args:
         drift: what the algorithm asks for.
         share: [n], the data shares of all clients.
-        like: [P], the model.
     """
 
-    def __init__(self, drift: Drift | None, share: Tensor, like: Tensor) -> None:
-        self._drift, self._share, self._like = drift, share, like
+    def __init__(self, drift: Drift | None, share: Tensor) -> None:
+        self._drift, self._share = drift, share
         self._own: dict[ClientId, Tensor] = {}
         self._mix = share  # q [n], of the last round
 
@@ -46,9 +45,8 @@ class Variates:
         """What each of these clients adds to its gradients, [K, P]; None: nothing."""
         if self._drift is None or not self._own:
             return None
-        rows = self._like.new_zeros(len(clients), len(self._like))
-        if self._drift.variates == "scaffold":
-            rows += self._mean()
+        mean = self._mean() if self._drift.variates == "scaffold" else self._zeros()
+        rows = mean.repeat(len(clients), 1)
         for row, client in zip(rows, clients, strict=True):
             if client in self._own:
                 row -= self._own[client]
@@ -93,10 +91,14 @@ class Variates:
         return self._share.index_put((present,), part.to(self._share))
 
     def _mean(self) -> Tensor:
-        mean = torch.zeros_like(self._like)
+        mean = self._zeros()
         for client, own in sorted(self._own.items()):
             mean.add_(own, alpha=float(self._mix[client]))
         return mean
+
+    def _zeros(self) -> Tensor:
+        """Like any variate; only asked for where there is one."""
+        return torch.zeros_like(next(iter(self._own.values())))
 
 
 def check_drift(algorithm: Algorithm, local: LocalTraining) -> None:

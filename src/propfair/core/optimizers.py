@@ -40,9 +40,12 @@ class ServerOptimizer:
     bias_correction: bool = False
 
     def step(self, params: Tensor, update: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Moments]:
-        """The new parameters [P] and moments. `kept` are the moments of the round before, none before round 1."""
+        """The new parameters [P] and moments. `kept` are the moments of the round before, none before round 1.
+
+        The new parameters may take the place of `update` in memory, so that a plain step needs no third vector.
+        """
         if self.kind == "sgd":
-            return torch.add(params, update, alpha=self.lr), {}
+            return torch.add(params, update, alpha=self.lr, out=update), {}
         m = kept.get("m", torch.zeros_like(params))
         if self.kind == "momentum":
             m = torch.add(update, m, alpha=self.beta1)

@@ -34,11 +34,15 @@ class FlatModel:
         if len(dtypes) > 1:
             raise ConfigError(f"all trainable parameters must have one dtype; got {sorted(map(str, dtypes))}")
         self.shapes, self.sizes = [p.shape for p in self.trainable], [p.numel() for p in self.trainable]
-        self.params = torch.cat([p.detach().reshape(-1) for p in self.trainable])
-        for parameter, view in zip(self.trainable, torch.split(self.params, self.sizes), strict=True):
-            parameter.data = view.view_as(parameter)
+        self.live_in(torch.cat([p.detach().reshape(-1) for p in self.trainable]))
         self._buffers = list(module.buffers())
         self._training: bool | None = None
+
+    def live_in(self, params: Tensor) -> None:
+        """From now on the module's parameters are views into this vector [P], with the values that it has."""
+        self.params = params
+        for parameter, view in zip(self.trainable, torch.split(params, self.sizes), strict=True):
+            parameter.data = view.view_as(parameter)
 
     @property
     def buffers(self) -> Tensor:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -12,6 +12,9 @@ from propfair.data.folders import ImageFolder, class_names
 from propfair.data.lazy import LazyExamples
 from propfair.data.tables import SUFFIXES, Encoding, codes_of, read_table_file
 from propfair.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CLIENT = "client"  # the usual name of the column that says whose a row is
 
@@ -59,7 +62,7 @@ class Own(Source):
             return self._tables([read_table_file(file) for file in files], [file.stem for file in files])
         return self._images(sorted(place for place in path.iterdir() if place.is_dir()), path)
 
-    def _one_table(self, table: pa.Table, client: str, where: str) -> Examples:
+    def _one_table(self, table: "pa.Table", client: str, where: str) -> Examples:
         if client and client in (_listed(self.target) or ()):
             raise DataError(f"data.target and data.client are the same column of {where}, {client!r}: whose a row is")
         encoding = Encoding.of(
@@ -72,7 +75,7 @@ class Own(Source):
             raise DataError(
                 f"{where} has no column {client!r}; it has: {', '.join(table.column_names)}. Set data.client."
             )
-        owners = table[client].cast(pa.string())
+        owners = table[client].cast("string")
         if owners.null_count:
             raise DataError(f"{where}: column {client!r} has {owners.null_count} missing values: whose are these rows?")
         names = sorted(owners.unique().to_pylist())
@@ -80,7 +83,7 @@ class Own(Source):
         x, y = encoding.inputs_of(table, where), encoding.targets_of(table, where)
         return self._examples(x, y, encoding, user, names)
 
-    def _tables(self, tables: list[pa.Table], names: list[str]) -> Examples:
+    def _tables(self, tables: list["pa.Table"], names: list[str]) -> Examples:
         encoding = Encoding.of(tables, names, inputs=_listed(self.inputs), target=_listed(self.target))
         user = torch.repeat_interleave(torch.arange(len(tables)), torch.tensor([len(table) for table in tables]))
         parts = [encoding.inputs_of(table, name) for table, name in zip(tables, names, strict=True)]

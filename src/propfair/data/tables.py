@@ -6,10 +6,9 @@ Several tables, one per client, are read by one `Encoding`, so that a category h
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,17 +17,22 @@ from propfair.data.lazy import TARGET_NAMES
 from propfair.errors import DataError, unknown
 from propfair.files import check_memory, check_readable, check_size
 
+if TYPE_CHECKING:  # imported where tables are read: worker processes never do
+    import pyarrow as pa
+
 SUFFIXES = (".csv", ".parquet")
 MAX_CATEGORIES = 1000  # of a text column: more are names or sentences, not categories
 
 
 def is_frame(data: Any) -> bool:
     """Whether `data` is a data frame or an Arrow table."""
-    return isinstance(data, pa.Table) or hasattr(data, "__dataframe__") or hasattr(data, "__arrow_c_stream__")
+    return hasattr(data, "__dataframe__") or hasattr(data, "__arrow_c_stream__")
 
 
-def as_table(frame: Any, where: str) -> pa.Table:
+def as_table(frame: Any, where: str) -> "pa.Table":
     """A data frame as an Arrow table, without its index."""
+    import pyarrow as pa
+
     if isinstance(frame, pa.Table):
         return frame
     if hasattr(frame, "to_arrow"):  # polars
@@ -39,10 +43,11 @@ def as_table(frame: Any, where: str) -> pa.Table:
         raise DataError(f"{where}: the data frame can't be read: {error}") from None
 
 
-def read_table_file(path: Path) -> pa.Table:
+def read_table_file(path: Path) -> "pa.Table":
     """A CSV or Parquet file."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: a table is a .csv or .parquet file; got {path.suffix or 'a file without an ending'}")
+    import pyarrow as pa
     from pyarrow import csv, parquet
 
     check_readable(path)
@@ -86,7 +91,7 @@ class Encoding:
 
     @staticmethod
     def of(
-        tables: Sequence[pa.Table],
+        tables: Sequence["pa.Table"],
         where: Sequence[str],
         *,
         inputs: str | Sequence[str] | None = None,
@@ -122,7 +127,7 @@ class Encoding:
         classes = _values(tables, targets[0]) or () if len(targets) == 1 else ()
         return Encoding(targets, chosen, categories, classes)
 
-    def inputs_of(self, table: pa.Table, where: str) -> Any:
+    def inputs_of(self, table: "pa.Table", where: str) -> Any:
         """The inputs of all rows."""
         columns = {name: self._input(table[name], name, where) for name in self.inputs}
         if all(column.ndim == 1 or name in self.categories for name, column in columns.items()):
@@ -131,7 +136,7 @@ class Encoding:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
         return tensors if len(tensors) > 1 else next(iter(tensors.values()))
 
-    def targets_of(self, table: pa.Table, where: str) -> Tensor:
+    def targets_of(self, table: "pa.Table", where: str) -> Tensor:
         """The targets of all rows: class labels as int64, real numbers as float32."""
         if self.classes:
             return torch.from_numpy(_codes(table[self.target[0]], self.classes, self.target[0], where))
@@ -139,7 +144,7 @@ class Encoding:
         y = torch.from_numpy(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
         return y.to(torch.float32) if y.is_floating_point() else y.to(torch.int64)
 
-    def _input(self, column: pa.ChunkedArray, name: str, where: str) -> NDArray[Any]:
+    def _input(self, column: "pa.ChunkedArray", name: str, where: str) -> NDArray[Any]:
         if name in self.categories:
             values = self.categories[name]
             return np.eye(len(values), dtype=np.float32)[_codes(column, values, name, where)]
@@ -150,17 +155,19 @@ def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
+def _is_text(kind: "pa.DataType") -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _values(tables: Sequence[pa.Table], name: str) -> tuple[str, ...] | None:
+def _values(tables: Sequence["pa.Table"], name: str) -> tuple[str, ...] | None:
     """The sorted values of a text column in all tables; None if it is not text."""
     if not any(_is_text(table[name].type) for table in tables):
         return None
-    found = {str(value) for table in tables for value in table[name].cast(pa.string()).unique().to_pylist()}
+    found = {str(value) for table in tables for value in table[name].cast("string").unique().to_pylist()}
     if len(found) > MAX_CATEGORIES:
         raise DataError(
             f"column {name!r} has {len(found)} different texts, which is too many for categories. Leave it out with "
@@ -169,30 +176,33 @@ def _values(tables: Sequence[pa.Table], name: str) -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
-def _codes(column: pa.ChunkedArray, values: tuple[str, ...], name: str, where: str) -> NDArray[np.int64]:
-    codes = codes_of(column.cast(pa.string()), values)
+def _codes(column: "pa.ChunkedArray", values: tuple[str, ...], name: str, where: str) -> NDArray[np.int64]:
+    codes = codes_of(column.cast("string"), values)
     if codes.null_count:
         raise DataError(f"{where}: column {name!r} has a value that is none of {', '.join(values[:5])} ...")
     return np.asarray(codes.to_numpy(), dtype=np.int64)
 
 
-def codes_of(texts: pa.ChunkedArray, values: Sequence[str]) -> pa.ChunkedArray:
+def codes_of(texts: "pa.ChunkedArray", values: Sequence[str]) -> "pa.ChunkedArray":
     """The place of each text among the values; null where it is none of them."""
-    import pyarrow.compute as pc  # here, since it takes long to import
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     return pc.index_in(texts, value_set=pa.array(values))
 
 
-def _numbers(column: pa.ChunkedArray, name: str, where: str) -> NDArray[Any]:
+def _numbers(column: "pa.ChunkedArray", name: str, where: str) -> NDArray[Any]:
+    from pyarrow import types
+
     kind = column.type
-    if pa.types.is_boolean(kind):
+    if types.is_boolean(kind):
         return np.asarray(column.to_numpy(), dtype=np.int64)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if types.is_integer(kind) or types.is_floating(kind):
         numbers: NDArray[Any] = column.to_numpy()
         return numbers.astype(np.float32 if numbers.dtype.kind == "f" else np.int64)
-    if pa.types.is_decimal(kind):
-        return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float32)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if types.is_decimal(kind):
+        return np.asarray(column.cast("float64").to_numpy(), dtype=np.float32)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         try:
             array = np.asarray(column.to_pylist())
         except ValueError:

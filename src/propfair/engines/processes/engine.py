@@ -71,7 +71,8 @@ class ProcessesSession(Session):
     """See `Processes`. Workers start at once and in parallel; the first task waits for them.
 
     Args:
-        model: what clients train; the workers get copies, and this one is not touched.
+        model: what clients train; the workers get copies. This one lives in the memory for exchange while they train,
+            so that there is no idle copy of it in this process.
         work: what clients need.
         engine: the options.
         script: import the user's script into the workers if the model or the loss are defined there.
@@ -83,6 +84,7 @@ class ProcessesSession(Session):
     ) -> None:
         super().__init__(work)
         _check_usable(work)
+        self._model, self._lent = model, False  # whether it lives in the memory for exchange
         layout = _layout(model, work, engine.num_workers, num_slots)
         world, main = _pack_world(model, work, script)
         self._exchange = Exchange(layout, SharedMemory(layout.size))
@@ -173,12 +175,16 @@ class ProcessesSession(Session):
 
     def close(self) -> None:
         self._pool.close()
+        if self._lent:
+            self._model.live_in(self._model.params.clone())
         for memory in self._memory:
             memory.close()
 
     def _send(self, job: Job) -> None:
         if self._round == 0:
-            give_back_memory()  # of clients that were run here until the workers were up
+            self._model.live_in(self._exchange.received["params"])  # its values come next
+            self._lent = True
+        give_back_memory()  # of the round before, and of clients that were run here until the workers were up
         self._load(job.params, job.buffers)
         self._round = job.round
 
