@@ -176,8 +176,10 @@ function relativeFigure(trial, measure, one, other) {
 function certificateFigure(trial, reference, visible) {
   const { values, low, high, over, reason } = trial.verdicts;
   if (reason) return { empty: reason };
-  const others = visible.filter((k) => k !== reference && known(values[reference][k])).sort((a, b) => values[reference][a] - values[reference][b]);
-  if (!others.length) return { empty: "There is no other visible run to compare with." };
+  const rivals = visible.filter((k) => k !== reference);
+  if (!rivals.length) return { empty: "There is no other visible run to compare with." };
+  const others = rivals.filter((k) => known(values[reference][k])).sort((a, b) => values[reference][a] - values[reference][b]);
+  if (!others.length) return { empty: "The average relative change of clients that leave this run has no value." };
   const at = others.map((k) => 100 * values[reference][k]);
   const reach = (k, end, sign) => (known(end[reference][k]) ? Math.max(0, sign * 100 * (end[reference][k] - values[reference][k])) : 0);
   return {
