@@ -50,6 +50,9 @@ def main() -> None:
             sys.exit(f"{contestants[name]} has no {PEERS[name]}. Install it there, with propfair, or name another.")
         described[PEERS[name]] = version
     results = Results(f"{datetime.date.today():%Y-%m-%d}", described, given.repeats, given.seconds)
+    others = Results.load(given.out / "performance.json") if given.add else None
+    if others is not None:
+        results.check_addable_to(others)  # before minutes of measuring are spent
     for workload in given.workloads.split(","):
         found = harness.compare(
             workload, contestants, repeats=given.repeats, seconds=given.seconds, with_memory=not given.no_memory
@@ -65,8 +68,8 @@ def main() -> None:
         results.commands = commands.measure(given.repeats)
     if not given.no_growth:
         results.growth = growth.measure("propfair", min(given.seconds, 1.0))
-    if given.add:
-        results = results.added_to(Results.load(given.out / "performance.json"))
+    if others is not None:
+        results = results.added_to(others)
     print(markdown(results))
     if not given.dry_run:
         results.save(given.out / "performance.json")

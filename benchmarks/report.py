@@ -53,13 +53,17 @@ class Results:
         content["overhead"] = {int(count): share for count, share in content["overhead"].items()}
         return cls(**content)
 
-    def added_to(self, others: "Results") -> "Results":
-        """With whatever was not measured anew taken from others, of the same machine."""
+    def check_addable_to(self, others: "Results") -> None:
+        """Only results of the same machine and with as many turns stand in one table."""
         if (self.machine, self.repeats) != (others.machine, others.repeats):
             raise ValueError(
                 f"results can only be added to results of the same machine and as many turns; found {others.machine} "
                 f"with {others.repeats}, and now {self.machine} with {self.repeats}"
             )
+
+    def added_to(self, others: "Results") -> "Results":
+        """With whatever was not measured anew taken from others, of the same machine."""
+        self.check_addable_to(others)
         new, order = {m.workload for m in self.measured}, list(WORKLOADS)
         measured = [*self.measured, *(m for m in others.measured if m.workload not in new)]
         return replace(

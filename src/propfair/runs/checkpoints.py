@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import Tensor
 
 from propfair.errors import DataError
@@ -159,6 +158,8 @@ class Checkpoints:
 
     def write_tables(self, run: str, clients: Path, rounds: Path) -> None:
         """Write the records of the whole run as Parquet, a piece at a time."""
+        import pyarrow.parquet as pq
+
         mark = None if self._journal is None else self._journal.mark
         for path, make in zip((clients, rounds), _MAKERS, strict=True):
             names, rows = (Names(), iter(())) if mark is None else (mark.names, self._rows(mark))

@@ -5,14 +5,16 @@ pyarrow's own conversions import pandas, where it is installed, and all compute 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from propfair.files import check_memory
+
+if TYPE_CHECKING:  # imported where files are read or written: it brings clients of cloud storage along
+    import pyarrow.parquet as pq
 
 _ROW_BYTES = 40  # of a row of records in memory
 
@@ -63,6 +65,8 @@ def repeated(texts: Sequence[str], times: Sequence[int] | int = 1) -> pa.Diction
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The table of a Parquet file with these columns; that of another version as far as it can be cast."""
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(path) as file:
         check_unpacked(path, file.metadata)
         if file.schema_arrow.equals(schema):
@@ -70,7 +74,7 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return pq.read_table(path, schema=schema)
 
 
-def check_unpacked(path: Path, about: pq.FileMetaData) -> None:
+def check_unpacked(path: Path, about: "pq.FileMetaData") -> None:
     """A `DataError` if a Parquet file is larger than memory once it is read, by what it says of itself."""
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     rows = sum(group.num_rows for group in groups)  # which are counted apart: a page of equal values has no size

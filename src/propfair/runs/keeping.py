@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from propfair.errors import ConfigError, DataError
 from propfair.files import check_readable, replacing
@@ -43,6 +42,8 @@ def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
         rounds: also what clients reported in each round, weights and losses; else evaluations and the diagnostics of
             whole rounds alone.
     """
+    import pyarrow.parquet as pq
+
     if path.suffix != ".parquet":
         raise ConfigError(f"records are kept in a Parquet file: give a path that ends in .parquet; got {path}")
     if not runs:
@@ -73,6 +74,8 @@ def is_kept(path: Path) -> bool:
 
 def read_kept(path: Path) -> list[Run]:
     """The runs of a file that `keep_runs` wrote."""
+    import pyarrow.parquet as pq
+
     check_readable(path)
     try:
         with pq.ParquetFile(path) as file:
