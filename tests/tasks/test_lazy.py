@@ -56,6 +56,7 @@ def test_evaluation_reads_the_same_items_each_time_and_leaves_generators_alone()
     assert np.random.get_state()[1].tolist() == before[2]  # type: ignore[index]  # noqa: NPY002
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # torch advises machines of one core
 def test_readers_ahead_give_the_same_batches_on_one_and_two_workers() -> None:
     here = batches(Occasion(0, 1, 0, 2))
     for workers in (1, 2):
