@@ -54,6 +54,20 @@ def test_what_clients_reported_is_kept_on_request(runs: Path, tmp_path: Path) ->
     assert whole.records.to_pylist() == run.records.to_pylist()
 
 
+def test_answers_are_left_out_on_request(tmp_path: Path) -> None:
+    from propfair.runs import launch
+    from propfair.runs.config import make_config
+
+    launch.run(make_config({}, ["data=digits", "data.num_clients=3", "schedule.rounds=1"]), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    keep_runs([run], tmp_path / "all.parquet")
+    keep_runs([run], tmp_path / "few.parquet", answers=False)
+    (whole,), (few,) = read_kept(tmp_path / "all.parquet"), read_kept(tmp_path / "few.parquet")
+    rest = [row for row in whole.records.to_pylist() if row["split"] != "answers"]
+    assert few.records.to_pylist() == rest
+    assert len(rest) < len(whole.records)
+
+
 def test_no_path_of_the_machine_is_kept(tmp_path: Path) -> None:
     from propfair.runs.config import make_config
     from propfair.runs.launch import run

@@ -17,6 +17,7 @@ import pyarrow as pa
 from propfair.errors import ConfigError, DataError
 from propfair.files import check_readable, replacing
 from propfair.runs import seal
+from propfair.runs.answers import SPLIT as ANSWERS
 from propfair.runs.columns import check_unpacked
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA, WHOLE_ROUND
 from propfair.runs.run import Clients, Environment, Run, Status
@@ -33,7 +34,7 @@ _SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
+def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False, answers: bool = True) -> None:
     """Write the records of runs into one file: of finished ones, and of failed ones as such.
 
     Args:
@@ -41,6 +42,8 @@ def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
         path: the file, *.parquet; one that is there is replaced.
         rounds: also what clients reported in each round, weights and losses; else evaluations and the diagnostics of
             whole rounds alone.
+        answers: also the answers of the last models to single test examples, with which runs of one seed are compared;
+            with many test examples they are most of the file.
     """
     import pyarrow.parquet as pq
 
@@ -53,7 +56,8 @@ def keep_runs(runs: Sequence[Run], path: Path, *, rounds: bool = False) -> None:
             raise ConfigError(
                 f"{run.where} is {run.status.state}: only runs at their end are kept. propfair resume brings it there."
             )
-    rows = pa.concat_tables([_rows(number, run, rounds) for number, run in enumerate(runs)]).unify_dictionaries()
+    left_out = {_TRAINING: not rounds, ANSWERS: not answers}
+    rows = pa.concat_tables([_rows(number, run, left_out) for number, run in enumerate(runs)]).unify_dictionaries()
     clients = list({run.clients.model_dump_json(): None for run in runs})  # once, however many runs they had
     description = {
         "format": FORMAT,
@@ -110,10 +114,13 @@ def _unpacked(packed: bytes) -> bytes:
     return text
 
 
-def _rows(number: int, run: Run, rounds: bool) -> pa.Table:
+def _rows(number: int, run: Run, left_out: Mapping[str, bool]) -> pa.Table:
+    """The records of a run without the splits that are left out."""
     import pyarrow.compute as pc  # here, since it takes long to import
 
-    values = run.records if rounds else run.records.filter(pc.field("split") != _TRAINING)
+    values = run.records
+    for split in (name for name, out in left_out.items() if out):
+        values = values.filter(pc.field("split") != split)
     whole = run.diagnostics
     empty = pa.array([""] * len(whole), pa.string()).dictionary_encode()
     clients = pa.array([WHOLE_ROUND] * len(whole), pa.int32())

@@ -15,6 +15,9 @@ def keep(
     rounds: Annotated[
         bool, typer.Option("--rounds", help="Also the weight and the loss of each client in each round.")
     ] = False,
+    answers: Annotated[
+        bool, typer.Option("--answers/--no-answers", help="Also the answers to single test examples, for one seed.")
+    ] = True,
 ) -> None:
     """Keep the records of runs that have ended, without models, in one file that fits into a repository.
 
@@ -27,7 +30,7 @@ def keep(
     found, problems = read_runs(runs)
     if problems:
         raise DataError(str(problems[0]))
-    keep_runs(found, out, rounds=rounds)
+    keep_runs(found, out, rounds=rounds, answers=answers)
     failed = sum(run.status.state == "failed" for run in found)
     also = f" ({failed} of them failed)" if failed else ""
     print(f"{len(found)} runs{also}, {out.stat().st_size / 1024:.0f} kB: {out}")
