@@ -208,9 +208,16 @@ def test_fine_tuning_a_regression_asks_for_a_baseline_before_it_trains(tmp_path:
     assert "1000 - test loss" in propfair(*on, "--M", "1000", cwd=tmp_path).stdout
 
 
-def test_a_dry_run_of_what_has_no_estimate_says_so(tmp_path: Path) -> None:
+def test_a_dry_run_says_what_would_be_run_and_leaves_no_folder(tmp_path: Path) -> None:
+    pytest.importorskip("faker")
     text = propfair("reproduce", "natural", "--scale", "smoke", "--dry-run", cwd=tmp_path).stdout
-    assert "no estimate" in text
+    assert "fedavg, fedavg:weighting=uniform, afl, propfair" in text
+    assert "left: 48 runs of 1 rounds for the results" in text
+    assert "on 1 process" in text
+    text = propfair("reproduce", "table6-cifar10", "--scale", "smoke", "--dry-run", cwd=tmp_path).stdout
+    assert "left: 7 runs of 2 rounds for the results" in text
+    assert "no estimate" in propfair("reproduce", "figure1", "--dry-run", cwd=tmp_path).stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_keys_of_settings_stay_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from propfair.errors import ConfigError, DataError
 from propfair.paper.catalogue import Natural, load_preset
-from propfair.paper.reproduce import reproduce
+from propfair.paper.reproduce import left_to_run, reproduce
 from propfair.paper.reproduced import Reproduced
 from propfair.paper.settings import Settings
 from propfair.paper.tables import table_of
@@ -59,6 +59,23 @@ def test_every_condition_has_its_runs_and_its_differences(trained: tuple[Reprodu
     averaging = by_name["all clients, 1 epoch: fedavg", "mean"]
     assert by_name[row, "mean - fedavg"] == pytest.approx(by_name[row, "mean"] - averaging)
     assert any("Fewer than 3 seeds" in note for note in table.notes)
+
+
+def test_what_is_left_is_counted_and_grows_with_the_work(
+    trained: tuple[Reproduced, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out = trained
+    (left,) = left_to_run("natural", Settings(scale="smoke", out=out, only=("propfair",)))
+    assert left.estimate.nothing
+    monkeypatch.setattr("propfair.paper.natural.measure_round", lambda *_: 2.0)
+    (left,) = left_to_run("natural", Settings(scale="smoke", out=out, only=("propfair", "afl")))
+    assert left.labels == ("fedavg", "afl", "propfair")
+    assert left.estimate.num_finals == 6 * 2  # AFL's
+    of_all = (1 + 2 + 5) * (1 + 0.3)  # epochs, and shares of the clients
+    assert left.estimate.seconds == pytest.approx(2 * 2.0 * of_all)
+    (left,) = left_to_run("natural", Settings(scale="smoke", out=tmp_path / "nothing"))
+    assert left.estimate.num_finals == 6 * 4 * 2
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_records_give_the_same_table_without_training(trained: tuple[Reproduced, Path], tmp_path: Path) -> None:

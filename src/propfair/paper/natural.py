@@ -1,20 +1,24 @@
 """Natural clients under several conditions: who is better off when rounds are partial, or local work is long."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from propfair.errors import ConfigError, DataError, unknown
 from propfair.paper.catalogue import Natural, check_experiments
+from propfair.paper.left import Left, said_estimate
 from propfair.paper.onrecord import group_of, read_records
 from propfair.paper.ranking import LEVEL, STATISTICS, difference_from
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
+from propfair.runs.building import build_federation
 from propfair.runs.cautions import cautions
 from propfair.runs.compare import Contest
+from propfair.runs.config import RunConfig
 from propfair.runs.contestant import Contestant
 from propfair.runs.grouping import Group
 from propfair.runs.run import Run
 from propfair.runs.toml import flat
+from propfair.tuning.estimate import NOTHING_LEFT, Estimate, measure_round
 
 _HOW = ("engine.name", "schedule.checkpoint_every")
 Conditions = Mapping[str, Sequence[Group]]  # the groups under each
@@ -40,24 +44,73 @@ def natural(name: str, preset: Natural, settings: Settings, screen: Screen) -> l
     return found
 
 
+def natural_left(name: str, preset: Natural, settings: Settings) -> Iterator[Left]:
+    """What is left to run on each data set, estimated from a measured round."""
+    size = preset.at(settings.scale)
+    for data in check_experiments(settings.experiments, list(size.data)):
+        described = size.data[data]
+        contests = _contests(name, preset, data, settings)
+        labels = tuple(one.label for one in next(iter(contests.values())).contestants)
+        seeds = settings.seeds or described.seeds or size.seeds
+        found = _estimate(list(contests.values()), seeds, settings.threads)
+        yield Left(described.title, described.note, labels, found)
+
+
 def _trained(name: str, preset: Natural, data: str, settings: Settings, screen: Screen) -> Conditions:
-    described = preset.at(settings.scale).data[data]
+    size = preset.at(settings.scale)
+    described = size.data[data]
+    seeds = settings.seeds or described.seeds or size.seeds
+    contests = _contests(name, preset, data, settings)
+    screen.say(f"{described.title}, scale {settings.scale}: {described.note}")
+    left = _estimate(list(contests.values()), seeds, settings.threads)
+    if not left.nothing:
+        screen.say(said_estimate(left))
+    found = {}
+    for condition, contest in contests.items():
+        found[condition] = [one.group for one in contest.train(seeds, show_run=screen.run)]
+        if not all(group.finished for group in found[condition]):
+            raise NotCompleteError(f"a run of {described.title} did not come to its end")
+    return found
+
+
+def _contests(name: str, preset: Natural, data: str, settings: Settings) -> dict[str, Contest]:
+    """Under each condition, who is compared."""
     contestants = Contestant.parse_all(preset.contestants)
     for label in settings.only:
         if label not in (one.label for one in contestants):
             raise unknown("contestant", label, [one.label for one in contestants])
     if settings.only:
         contestants = [one for one in contestants if one.label in (preset.reference, *settings.only)]
-    screen.say(f"{described.title}, scale {settings.scale}: {described.note}")
-    found = {}
-    for condition, changes in preset.conditions.items():
-        overrides = {**flat(changes), **settings.overrides}
-        contest = Contest.of(described.run, contestants, overrides=overrides, out=settings.out / name / data)
-        seeds = settings.seeds or preset.at(settings.scale).seeds
-        found[condition] = [one.group for one in contest.train(seeds, show_run=screen.run)]
-        if not all(group.finished for group in found[condition]):
-            raise NotCompleteError(f"a run of {described.title} did not come to its end")
-    return found
+    shared, out = preset.at(settings.scale).data[data].run, settings.out / name / data
+    return {
+        condition: Contest.of(shared, contestants, overrides={**flat(changes), **settings.overrides}, out=out)
+        for condition, changes in preset.conditions.items()
+    }
+
+
+def _estimate(contests: Sequence[Contest], seeds: Sequence[int], threads: int) -> Estimate:
+    """From one round of the first run that is left: another takes as much longer as it trains on more examples."""
+    left = [config for contest in contests for config in contest.left(seeds)]
+    if not left:
+        return NOTHING_LEFT
+    seconds = measure_round(left[0], build_federation(left[0]), threads)
+    passes = [_passes(config) for config in left]
+    return Estimate(
+        num_trials=0,
+        trial_rounds=0,
+        num_finals=len(left),
+        final_rounds=left[0].schedule.rounds,
+        round_seconds=seconds,
+        seconds=seconds
+        * sum(one * config.schedule.rounds for one, config in zip(passes, left, strict=True))
+        / passes[0],
+        workers=1,
+    )
+
+
+def _passes(config: RunConfig) -> float:
+    """Over the data of all clients, in one round."""
+    return config.server.participation * config.local.epochs
 
 
 def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -> Conditions:

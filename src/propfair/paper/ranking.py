@@ -1,6 +1,7 @@
 """All rules on several data sets, each with as many trials as the others: their ranks, and what sets them apart."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from propfair.runs.standing import differences
 from propfair.tuning.budget import budget_sweep
 from propfair.tuning.criteria import Criterion
 from propfair.tuning.search import Sweep
-from propfair.tuning.studies import Home, Studies
+from propfair.tuning.studies import Studies
 
 STATISTICS = ("mean", "worst10")
 LEVEL = 0.95
@@ -31,8 +32,8 @@ def ranked_data(preset: Ranking, settings: Settings) -> list[str]:
     return check_experiments(settings.experiments, list(preset.at(settings.scale).data))
 
 
-def ranking_sweep(preset: Ranking, data: str, settings: Settings) -> tuple[Sweep, Home]:
-    """The trials and final runs on one data set; the reference is always among the contestants."""
+def ranking_sweep(preset: Ranking, data: str, settings: Settings) -> tuple[Sweep, Path]:
+    """The trials and final runs on one data set, and their folder; the reference is always among the contestants."""
     size = preset.at(settings.scale)
     one_data = size.data[data]
     contestants = Contestant.parse_all(preset.contestants)
@@ -45,7 +46,7 @@ def ranking_sweep(preset: Ranking, data: str, settings: Settings) -> tuple[Sweep
         seeds=settings.seeds or one_data.seeds or size.seeds, trials=size.trials, criterion=preset.criterion,
         trial_rounds=one_data.trial_rounds,
     )  # fmt: skip
-    return sweep, Home.at(settings.out / "field" / data)
+    return sweep, settings.out / "field" / data
 
 
 def ranked(name: str, preset: Ranking, data: str, settings: Settings, studies: Studies) -> tuple[Reproduced, Ranks]:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
 from propfair.paper.catalogue import check_experiments, load_experiment, load_preset
-from propfair.paper.natural import natural
+from propfair.paper.left import Left, said_estimate
+from propfair.paper.natural import natural, natural_left
 from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
@@ -61,28 +61,19 @@ def _check_only(name: str, preset: catalogue.Preset, only: Sequence[str]) -> Non
             raise unknown(f"algorithm of {name}", label, known)
 
 
-class Left(NamedTuple):
-    """What is left to run on one data set."""
-
-    title: str
-    note: str  # what to know about this scale
-    sweep: Sweep
-    estimate: Estimate
-
-
 def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     """What is left to run for a table or figure, with an estimate from a measured round."""
     work, preset = _Reproduction(settings, Silent()), load_preset(name)
     if isinstance(preset, catalogue.Ranking):
         for data in ranked_data(preset, settings):
-            sweep, home = ranking_sweep(preset, data, settings)
             described = preset.at(settings.scale).data[data]
-            yield Left(described.title, described.note, sweep, work.estimate_only(sweep, home))
+            yield work.left(*ranking_sweep(preset, data, settings), described.title, described.note)
+    if isinstance(preset, catalogue.Natural):
+        yield from natural_left(name, preset, settings)
     for part, only in _needs(preset):
         if not settings.experiments or part in settings.experiments:
-            sweep, home = work.sweep(part, only)
             experiment = load_experiment(part)
-            yield Left(experiment.title, experiment.note(settings.scale), sweep, work.estimate_only(sweep, home))
+            yield work.left(*work.sweep(part, only), experiment.title, experiment.note(settings.scale))
 
 
 class _Reproduction:
@@ -107,25 +98,25 @@ class _Reproduction:
 
     # The runs.
 
-    def sweep(self, experiment: str, only: Sequence[str] = ()) -> tuple[Sweep, Home]:
-        """The sweep behind an experiment; `only` what the preset needs, fewer if fewer were asked for."""
+    def sweep(self, experiment: str, only: Sequence[str] = ()) -> tuple[Sweep, Path]:
+        """The sweep behind an experiment, and its folder; `only` what the preset needs, or fewer of these."""
         own = self.settings.only
         sweep = load_experiment(experiment).sweep(
             f"{experiment} {self.settings.scale}", self.settings.scale, published=self.settings.published,
             only=[label for label in only if not own or label in own] or own,
             seeds=self.settings.seeds, overrides=self.settings.overrides,
         )  # fmt: skip
-        return sweep, Home.at(self.settings.out / experiment)
+        return sweep, self.settings.out / experiment
 
     def estimate(self, studies: Studies) -> Estimate:
         return estimate(studies, workers=self.settings.workers, threads=self.settings.threads)
 
-    def estimate_only(self, sweep: Sweep, home: Home) -> Estimate:
+    def left(self, sweep: Sweep, folder: Path, title: str, note: str) -> Left:
         """For who asks before anything is run: other settings may be chosen after that."""
-        with home.looked_at() as seen:
+        with Home.looked_at(folder) as seen:
             studies = Studies(sweep, seen)
             try:
-                return self.estimate(studies)
+                return Left(title, note, tuple(one.label for one in sweep.contestants), self.estimate(studies))
             finally:
                 studies.disconnect()
 
@@ -134,12 +125,13 @@ class _Reproduction:
         described = load_experiment(experiment)
         return self._finished(*self.sweep(experiment, only), described.title, described.note(self.settings.scale))
 
-    def _finished(self, sweep: Sweep, home: Home, title: str, note: str) -> Studies:
+    def _finished(self, sweep: Sweep, folder: Path, title: str, note: str) -> Studies:
         """Run what is left of a sweep."""
+        home = Home.at(folder)
         studies = Studies(sweep, home)
         self.screen.say(f"{title}, scale {self.settings.scale}: {note}")
         if not studies.complete:
-            self.screen.say(said_estimate(self.estimate(studies), self.settings))
+            self.screen.say(said_estimate(self.estimate(studies)))
             with self.screen.table(sweep) as show:
                 studies = run_sweep(
                     sweep, home, workers=self.settings.workers, threads=self.settings.threads,
@@ -297,18 +289,6 @@ class Silent:
 
     def run(self, title: str, rounds: int) -> AbstractContextManager[AfterRound]:
         raise AssertionError
-
-
-def said_estimate(found: Estimate, settings: Settings) -> str:
-    """The estimate in a sentence."""
-    minutes = found.seconds / 60
-    choosing = f"{found.num_trials} runs of {found.trial_rounds} rounds to choose by, " if found.num_trials else ""
-    return (
-        f"left: {choosing}{found.num_finals} runs of {found.final_rounds} rounds for the results; "
-        f"a round took {found.round_seconds:.2f} s; about "
-        f"{f'{minutes:.0f} min' if minutes < 90 else f'{minutes / 60:.1f} h'} on {max(1, settings.workers)} "
-        f"{'process' if settings.workers <= 1 else 'processes'}"
-    )
 
 
 def _groups(tested: Sequence[Tested]) -> dict[str, Group]:

@@ -17,7 +17,7 @@ from propfair.runs.config import Part, RunConfig, make_config
 from propfair.runs.contestant import Contestant
 from propfair.runs.disagreement import disagreement_points
 from propfair.runs.grouping import Group
-from propfair.runs.launch import ensure_run, run
+from propfair.runs.launch import ensure_run, has_ended, run
 from propfair.runs.names import RUNS, short_hash, slug
 from propfair.runs.progress import AfterRound, Progress
 from propfair.runs.run import Run
@@ -115,6 +115,19 @@ class Contest:
             done |= self._train(changes, seeds, federation, force, show_run)
         return [done[position] for position in range(len(self.contestants))]
 
+    def left(self, seeds: Sequence[int]) -> list[RunConfig]:
+        """The runs that are not in the folder, or not at their end; what comes to the same counts once."""
+        configs = {
+            self._folder_of(one): one
+            for config in self.configs
+            for one in (config.changed(seed=seed) for seed in seeds)
+        }
+        return [config for folder, config in configs.items() if not has_ended(folder)]
+
+    def _folder_of(self, config: RunConfig) -> Path:
+        """Where the run of a config goes."""
+        return self.folder / slug(f"{config.parts.algorithm.name}-seed{config.seed}-{short_hash(config.to_toml())}")
+
     def _train(
         self, changes: Mapping[int, Mapping[str, Any]], seeds: Sequence[int], federation: Federation, force: bool,
         show_run: ShowRun,
@@ -122,8 +135,7 @@ class Contest:
         """Some contestants, by position, with changes to their configs: all at once where that is faster."""
 
         def train_one(config: RunConfig, title: str, after_round: AfterRound, engine: Engine | None = None) -> Run:
-            name = slug(f"{config.parts.algorithm.name}-seed{config.seed}-{short_hash(config.to_toml())}")
-            folder = self.folder / name
+            folder = self._folder_of(config)
             if not force:
                 return ensure_run(
                     config, folder, name=title, federation=lambda: federation, engine=engine, after_round=after_round

@@ -242,7 +242,7 @@ def ensure_run(
         folder = RunFolder.open(out)
         if folder.config_text != config.to_toml() and saved_config(folder).to_toml() != config.to_toml():
             raise ConfigError(f"{out} holds a run with other settings. Choose another --out, or delete it.")
-        if describe(folder).status.state in ("finished", "failed"):
+        if _at_its_end(folder):
             return read_run(out)
         # The user's own config asks for the same.
         result = resume(out, federation=federation(), engine=engine, trust=True, after_round=after_round)
@@ -251,6 +251,15 @@ def ensure_run(
     if result.state == "interrupted":
         raise KeyboardInterrupt
     return result.run
+
+
+def has_ended(out: Path) -> bool:
+    """Whether a folder has a run that `ensure_run` would read and not train."""
+    return (out / "status.json").exists() and _at_its_end(RunFolder.open(out))
+
+
+def _at_its_end(folder: RunFolder) -> bool:
+    return describe(folder).status.state in ("finished", "failed")
 
 
 def saved_config(folder: RunFolder, overrides: Mapping[str, Any] | None = None, *, trust: bool = False) -> RunConfig:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from propfair.algorithms.base import Needs
 from propfair.engines.inprocess import torch_threads
+from propfair.federation.federation import Federation
 from propfair.runs.building import Federations
+from propfair.runs.config import RunConfig
 from propfair.runs.launch import run
 from propfair.runs.progress import Progress
 from propfair.runs.schedule import Schedule
@@ -20,7 +22,8 @@ class Estimate:
         num_trials, trial_rounds: runs to choose by, and rounds of each.
         num_finals, final_rounds: runs of the winners.
         round_seconds: the longest measured round; 0 if nothing is left.
-        seconds: of everything, on the given workers.
+        seconds: of everything.
+        workers: the processes that share the work.
     """
 
     num_trials: int
@@ -29,11 +32,15 @@ class Estimate:
     final_rounds: int
     round_seconds: float
     seconds: float
+    workers: int
 
     @property
     def nothing(self) -> bool:
         """There is nothing left to run."""
         return self.num_trials + self.num_finals == 0
+
+
+NOTHING_LEFT = Estimate(0, 0, 0, 0, round_seconds=0.0, seconds=0.0, workers=1)
 
 
 def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
@@ -61,7 +68,8 @@ def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
         if rounds:
             asks = _asks_for_losses(sweep, contestant)
             if asks not in measured:
-                measured[asks] = measure_round(sweep, contestant, federations, threads)
+                config = sweep.trial_config(contestant, sweep.example(contestant))
+                measured[asks] = measure_round(config, federations.of(config), threads)
             work += rounds * measured[asks]
     return Estimate(
         num_trials=sum(left.values()),
@@ -70,16 +78,16 @@ def estimate(studies: Studies, *, workers: int, threads: int) -> Estimate:
         final_rounds=final_rounds,
         round_seconds=max(measured.values(), default=0.0),
         seconds=work / max(1, workers),
+        workers=max(1, workers),
     )
 
 
-def measure_round(sweep: Sweep, contestant: Tunable, federations: Federations, threads: int) -> float:
+def measure_round(config: RunConfig, federation: Federation, threads: int) -> float:
     """Seconds of one round, evaluation and start-up left out."""
-    config = sweep.trial_config(contestant, sweep.example(contestant))
     short = config.changed(schedule=Schedule(rounds=1, eval_splits=()))
     seen: list[Progress] = []
     with torch_threads(threads):
-        run(short, federation=federations.of(config), after_round=seen.append)
+        run(short, federation=federation, after_round=seen.append)
     return seen[-1].seconds if seen else 0.0
 
 

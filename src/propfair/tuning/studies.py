@@ -54,10 +54,11 @@ class Home:
                 raise ConfigError(f"{out / name} is a link, and a sweep keeps its runs in folders of its own")
         return cls(out, storage or f"sqlite:///{(out / 'sweep.db').resolve()}")
 
+    @classmethod
     @contextlib.contextmanager
-    def looked_at(self) -> Iterator["Home"]:
-        """The same runs with a copy of their SQLite file: who only looks leaves no study behind."""
-        file = self.out / "sweep.db"
+    def looked_at(cls, out: Path) -> Iterator["Home"]:
+        """The runs in a folder with a copy of their SQLite file: who only looks leaves neither study nor folder."""
+        file = out / "sweep.db"
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, file.name)
             if file.exists():
@@ -67,7 +68,7 @@ class Home:
                     contextlib.closing(sqlite3.connect(copy)) as other,
                 ):
                     own.backup(other)
-            yield Home(self.out, f"sqlite:///{copy}")
+            yield cls(out, f"sqlite:///{copy}")
 
 
 @dataclass(frozen=True)

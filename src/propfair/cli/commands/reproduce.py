@@ -75,7 +75,8 @@ def reproduce(
     from propfair.errors import ConfigError
     from propfair.paper.catalogue import load_preset, preset_names
     from propfair.paper.claims import judge_records
-    from propfair.paper.reproduce import left_to_run, said_estimate
+    from propfair.paper.left import said_estimate
+    from propfair.paper.reproduce import left_to_run
     from propfair.paper.reproduce import reproduce as redo
     from propfair.paper.settings import NotCompleteError, Settings
     from propfair.paper.tables import long_table, write_reproduction
@@ -120,10 +121,9 @@ def reproduce(
         left = list(left_to_run(name, settings))
         if not left:
             typer.echo(f"{load_preset(name).title}: no estimate; --scale smoke shows in seconds what it does")
-        for title, note, sweep, found in left:
-            algorithms = ", ".join(one.label for one in sweep.contestants)
-            typer.echo(f"{title}: {note}\n  {algorithms}")
-            typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found, settings)}")
+        for title, note, labels, found in left:
+            typer.echo(f"{title}: {note}\n  {', '.join(labels)}")
+            typer.echo("  nothing is left to run" if found.nothing else f"  {said_estimate(found)}")
         return
     try:
         redone = redo(name, settings, _Screen(settings.workers, quiet=quiet or output == Format.json))
