@@ -255,6 +255,8 @@ def test_a_run_folder_itself_is_a_place_of_records(tmp_path: Path) -> None:
     assert [run.name for run in read_records([tmp_path])] == ["one"]
     with pytest.raises(DataError, match="there is no such folder"):
         read_records([tmp_path / "nothing"])
+    keep_runs([made("fedavg", [0.5] * 10)], tmp_path / "kept.parquet")
+    assert [run.name for run in read_records([tmp_path])] == ["fedavg, seed 0", "one"], "files and folders side by side"
 
 
 def test_a_run_that_is_found_twice_is_no_second_seed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from propfair.errors import DataError
 from propfair.paper.catalogue import Experiment, Scale, load_experiment
 from propfair.runs.grouping import Group, setting_of
-from propfair.runs.reading import read_runs, trials_apart
+from propfair.runs.reading import find_runs, read_runs, trials_apart
 from propfair.runs.run import Run
 
 SCALES: tuple[Scale, ...] = ("paper", "small", "smoke")
@@ -66,7 +66,7 @@ def read_records(places: Iterable[Path]) -> list[Run]:
     for place in places:
         is_run = (place / "status.json").exists()  # whose own tables are Parquet files, too
         kept = sorted(place.glob("*.parquet")) if place.is_dir() and not is_run else []
-        found += kept or [place]
+        found += [*kept, *find_runs([place])[0]] if kept else [place]  # there may be run folders beside the files
     runs, problems = read_runs(found)
     if problems:
         raise DataError(str(problems[0]))
