@@ -293,3 +293,11 @@ def test_runs_that_differ_in_a_setting_alone_are_two(tmp_path: Path) -> None:
     keep_runs([one, other], tmp_path / "kept.parquet")
     found = read_records([tmp_path / "kept.parquet", tmp_path])
     assert [run.config["local"]["lr"] for run in found] == [0.1, 0.2], "each of them once"
+
+
+def test_runs_whose_clients_start_apart_are_another_experiment() -> None:
+    """The notes below a table say that all clients start from one model."""
+    (record,) = on_record(
+        [made("fedavg", [0.5] * 10), made("propfair", [0.5] * 10, changes={"init": "independent"})], "cifar10"
+    )
+    assert list(record.runs) == ["fedavg"]

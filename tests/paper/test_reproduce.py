@@ -252,6 +252,7 @@ def test_notes_say_how_models_were_initialised(out: Path, tmp_path: Path) -> Non
     assert "common initialisation" in " ".join(redo("table6-cifar10", out, only=("fedavg",)).notes)
     table = redo("table6-cifar10", tmp_path, only=("fedavg",), overrides={"init": "independent", "schedule.rounds": 1})
     assert "each client initialised by itself" in " ".join(table.notes)
+    assert "changed settings: init=independent, schedule.rounds=1" in table.notes
     assert "common" not in " ".join(table.notes)
 
 

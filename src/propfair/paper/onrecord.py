@@ -108,11 +108,12 @@ def _experiment_shape(experiment: str, scale: Scale) -> dict[str, Any]:
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What all runs of an experiment at a scale have in common: clients, network, local work, rounds."""
+    """What all runs of an experiment at a scale have in common: clients, network, first models, local work, rounds."""
     local = {key: value for key, value in config.get("local", {}).items() if key in ("batch_size", "epochs", "steps")}
     return {
         "data": {key: value for key, value in config.get("data", {}).items() if key != "folder"},
         "model": config.get("model"),
+        "init": config.get("init", "common"),
         "local": local,
         "participation": config.get("server", {}).get("participation", 1.0),
         "rounds": config.get("schedule", {}).get("rounds"),

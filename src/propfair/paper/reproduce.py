@@ -129,7 +129,7 @@ class _Reproduction:
         """Run what is left of a sweep."""
         home = Home.at(folder)
         studies = Studies(sweep, home)
-        self.screen.say(f"{title}, scale {self.settings.scale}: {note}")
+        self.screen.say("; ".join([f"{title}, scale {self.settings.scale}: {note}", *self._changed()]))
         if not studies.complete:
             self.screen.say(said_estimate(self.estimate(studies)))
             with self.screen.table(sweep) as show:
@@ -260,11 +260,11 @@ class _Reproduction:
         scale = self.settings.scale
         said = {f"scale {scale}: {load_experiment(one).note(scale)}": None for one in experiments}
         values = "the paper's best values" if self.settings.published else "values chosen on a validation split"
-        notes = [*said, f"{values}; {self._first_models(experiments)}; test split read once, after the last round"]
-        given = self.settings.overrides
-        changed = [f"{key}={value}" for key, value in given.items() if key != "data.folder"]  # where, not what
-        if changed:
-            notes.append(f"changed settings: {', '.join(changed)}")
+        notes = [
+            *said,
+            f"{values}; {self._first_models(experiments)}; test split read once, after the last round",
+            *self._changed(),
+        ]
         if studies is not None:
             seeds = ", ".join(map(str, studies.sweep.seeds))
             tested = studies.tested()
@@ -272,6 +272,12 @@ class _Reproduction:
             notes.append(f"seeds {seeds}; population std; final runs took {seconds:.0f} s in all")
             notes += [*studies.failures(), *edge_notes(tested), *cautions([one.group for one in tested])]
         return notes
+
+    def _changed(self) -> list[str]:
+        """What differs from the preset, in a sentence, if anything does."""
+        given = self.settings.overrides
+        changed = [f"{key}={value}" for key, value in given.items() if key != "data.folder"]  # where, not what
+        return [f"changed settings: {', '.join(changed)}"] if changed else []
 
     def _first_models(self, experiments: Sequence[str]) -> str:
         sweeps = [self.sweep(experiment)[0] for experiment in experiments]
