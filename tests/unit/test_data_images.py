@@ -63,9 +63,24 @@ def test_the_first_images_of_each_class(tmp_path: Path) -> None:
     assert some.digest() != whole.digest()
 
 
+def test_the_first_classes(tmp_path: Path) -> None:
+    rows = official.write_cifar10(tmp_path)
+    whole, some = load("cifar10", tmp_path), load("cifar10", tmp_path, first_classes=4, per_class=3)
+    kept = [i for i, label in enumerate(whole.labels) if label < 4 and whole.labels[:i].eq(label).sum() < 3]
+    assert some.num_classes == 4
+    assert np.array_equal(some.x.numpy(), rows.reshape(100, 3, 32, 32)[kept])
+    assert some.labels.tolist() == whole.labels[kept].tolist()
+    with pytest.raises(DataError, match=r"asks for 11 classes; there are 10"):
+        load("cifar10", tmp_path, first_classes=11)
+    with pytest.raises(ConfigError, match="first_classes must be at least 2"):
+        SOURCES.make("cifar10", {"first_classes": 1})
+
+
 def test_a_part_of_tiny_imagenet_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     official.write_tiny_imagenet(tmp_path)
-    assert load("tiny-imagenet", tmp_path, per_class=1).digest() != load("tiny-imagenet", tmp_path).digest()
+    whole = load("tiny-imagenet", tmp_path).digest()
+    assert load("tiny-imagenet", tmp_path, per_class=1).digest() != whole
+    assert load("tiny-imagenet", tmp_path, first_classes=2).digest() != whole
 
 
 def test_more_images_of_a_class_than_there_are(tmp_path: Path) -> None:

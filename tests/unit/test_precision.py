@@ -1,5 +1,6 @@
 """Mixed precision: short numbers in training steps, float32 everywhere else, and nothing lost in fp16."""
 
+import subprocess
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from propfair.algorithms.fedavg import FedAvg
 from propfair.core.client import LocalTraining, Workload, run_client
 from propfair.core.messages import Report
 from propfair.core.params import FlatModel
-from propfair.core.precision import Differentiator, check_precision, precision_note, predict
+from propfair.core.precision import Differentiator, _tiles_run, check_precision, precision_note, predict
 from propfair.errors import ConfigError
 from propfair.runs.config import make_config
 from propfair.runs.launch import run
@@ -150,9 +151,32 @@ def test_the_processor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     check_precision("bf16", "cpu", torch.float32)
     with pytest.raises(ConfigError, match=r"--device cuda.*float32.*bf16"):
         check_precision("fp16", "cpu", torch.float32)
-    has(monkeypatch, amx_bf16=True, avx512_fp16=True)
+    has(monkeypatch, avx512_bf16=True, avx512_fp16=True)
     assert precision_note("bf16", "cpu") == ""
     check_precision("fp16", "cpu", torch.float32)
+
+
+@pytest.mark.parametrize("ended_by", [0, -4])
+def test_tiles_that_are_promised_are_tried(monkeypatch: pytest.MonkeyPatch, ended_by: int) -> None:
+    tries = []
+
+    def tried(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        tries.append(command)
+        return subprocess.CompletedProcess(command, ended_by)
+
+    monkeypatch.setattr(subprocess, "run", tried)
+    monkeypatch.setenv("PROPFAIR_TILES_RUN", "forgotten afterwards")
+    monkeypatch.delenv("PROPFAIR_TILES_RUN")
+    has(monkeypatch, amx_bf16=True, avx512_bf16=True)
+    try:
+        for _ in range(2):
+            _tiles_run.cache_clear()  # as in a worker
+            note = precision_note("bf16", "cpu")
+            assert note == "" if ended_by == 0 else "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in note
+    finally:
+        _tiles_run.cache_clear()
+    assert len(tries) == 1
+    compile(tries[0][-1], "the product", "exec")
 
 
 def test_models_of_other_types_are_refused() -> None:

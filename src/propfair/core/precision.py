@@ -5,6 +5,10 @@ the precision is.
 """
 
 import contextlib
+import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -21,6 +25,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _SHORT: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _BF16 = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")  # what x86 and ARM call it
 _FP16 = ("avx512_fp16", "amx_fp16", "fp16_arith")
+_TILES = ("amx_bf16", "amx_fp16")  # of these, those that the processor multiplies in tiles
+_TILES_RUN = "PROPFAIR_TILES_RUN"  # in the environment: what one process found out, for the workers that it starts
 _PRODUCTS = {  # that `torch.autocast` shortens
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "matmul",
     "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "lstm", "gru", "rnn_tanh", "rnn_relu",
@@ -125,8 +131,8 @@ def precision_note(precision: Precision, device: str) -> str:
     kind = torch.device(device).type
     if precision == "bf16" and kind == "cpu" and not _multiplies(_BF16):
         return (
-            "this processor can't multiply bf16 (it has neither avx512_bf16 nor amx_bf16): the numbers are rounded to "
-            "bf16 all the same, but training takes longer than in float32, which is the fast choice here"
+            f"this processor can't multiply bf16 ({_why_not()}): the numbers are rounded to bf16 all the same, but "
+            "training takes longer than in float32, which is the fast choice here"
         )
     if precision == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "this GPU can't multiply bf16, and training in it takes long: local.precision='fp16' is the fast choice"
@@ -137,8 +143,34 @@ def _multiplies(instructions: Sequence[str]) -> bool:
     """Whether the processor has any of these instructions; taken for granted where torch is too old to tell."""
     if not hasattr(torch.cpu, "get_capabilities"):
         return True
+    return _has(instructions) and (not _has(_TILES) or _tiles_run())
+
+
+def _has(instructions: Sequence[str]) -> bool:
     known = torch.cpu.get_capabilities()
     return any(known.get(name, False) for name in instructions)
+
+
+@functools.cache
+def _tiles_run() -> bool:
+    """Whether a product in tiles ends: some virtual machines promise the instructions, and kill who uses them.
+
+    Nothing but trying tells, so another process tries.
+    """
+    if _TILES_RUN not in os.environ:
+        product = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+        tried = subprocess.run([sys.executable, "-c", product], capture_output=True, check=False)
+        os.environ[_TILES_RUN] = "no" if tried.returncode < 0 else "yes"  # negative: a signal ended it
+    return os.environ[_TILES_RUN] == "yes"
+
+
+def _why_not() -> str:
+    if not _has(_BF16):
+        return "it has neither avx512_bf16 nor amx_bf16"
+    return (
+        "it promises amx_bf16, which ends every program that uses it; ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the "
+        "environment makes torch do without"
+    )
 
 
 def _changed(values: Any, change: Callable[[Tensor], Tensor]) -> Any:

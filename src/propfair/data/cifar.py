@@ -39,6 +39,7 @@ class Cifar10(ImageSource):
         normalize: subtract the mean and divide by the standard deviation of each channel; not in the paper.
         augment: random crop (padding 4) and flip of training batches; not in the paper.
         per_class: the first so many images of each class, in the order of the files; None for all.
+        first_classes: only the images of so many classes, those with the smallest labels; None for all.
     """
 
     part: Part = "train"
@@ -79,6 +80,7 @@ class Cifar100(ImageSource):
         normalize: subtract the mean and divide by the standard deviation of each channel; not in the paper.
         augment: random crop (padding 4) and flip of training batches; not in the paper.
         per_class: the first so many images of each class, in the order of the files; None for all.
+        first_classes: only the images of so many classes, those with the smallest labels; None for all.
     """
 
     part: Part = "train"

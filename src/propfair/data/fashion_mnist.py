@@ -37,6 +37,7 @@ class FashionMnist(ImageSource):
         normalize: subtract the mean and divide by the standard deviation.
         augment: random crop (padding 4) and flip of training batches.
         per_class: the first so many images of each class, in the order of the files; None for all.
+        first_classes: only the images of so many classes, those with the smallest labels; None for all.
     """
 
     part: Literal["train", "test", "all"] = "train"

@@ -70,11 +70,13 @@ class ImageSource(Source):
         normalize: subtract the mean and divide by the standard deviation of each channel.
         augment: random crop (padding 4) and flip of training batches.
         per_class: the first so many images of each class, in the order of the files; None for all.
+        first_classes: only the images of so many classes, those with the smallest labels; None for all.
     """
 
     normalize: bool = False
     augment: bool = False
     per_class: int | None = None
+    first_classes: int | None = None
 
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
@@ -82,10 +84,21 @@ class ImageSource(Source):
     def __post_init__(self) -> None:
         if self.per_class is not None and self.per_class < 1:
             raise ConfigError(f"data.per_class must be at least 1, or left out for all images; got {self.per_class}")
+        if self.first_classes is not None and self.first_classes < 2:
+            raise ConfigError(
+                f"data.first_classes must be at least 2, or left out for all classes; got {self.first_classes}"
+            )
 
     def _examples(
         self, x: Tensor, y: Tensor, num_classes: int, user_names: Sequence[str] = (), digest: str | None = None
     ) -> ArrayExamples:
+        if self.first_classes is not None:
+            if self.first_classes > num_classes:
+                raise DataError(f"data.first_classes asks for {self.first_classes} classes; there are {num_classes}")
+            num_classes = self.first_classes
+            kept = (y < num_classes).nonzero().flatten()
+            x, y = x.index_select(0, kept), y.index_select(0, kept)
+            digest = None  # of other images
         if self.per_class is not None:
             kept = first_of_each_class(y, num_classes, self.per_class)
             x, y = x.index_select(0, kept), y.index_select(0, kept)
