@@ -14,8 +14,9 @@ from propfair.paper.settings import Settings
 from propfair.paper.tables import table_of
 from propfair.runs.contestant import Contestant
 from propfair.runs.keeping import keep_runs
-from propfair.runs.reading import read_runs
+from propfair.runs.reading import read_run, read_runs
 from propfair.runs.toml import flat
+from propfair.tuning.estimate import Pace
 from tests.paper.test_reproduce import Screen
 
 pytest.importorskip("faker")
@@ -64,15 +65,20 @@ def test_every_condition_has_its_runs_and_its_differences(trained: tuple[Reprodu
 def test_what_is_left_is_counted_and_grows_with_the_work(
     trained: tuple[Reproduced, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, out = trained
+    table, out = trained
     (left,) = left_to_run("natural", Settings(scale="smoke", out=out, only=("propfair",)))
     assert left.estimate.nothing
-    monkeypatch.setattr("propfair.paper.natural.measure_round", lambda *_: 2.0)
+    monkeypatch.setattr("propfair.paper.natural.measure_pace", lambda *_: Pace(2.0, 0.0))
     (left,) = left_to_run("natural", Settings(scale="smoke", out=out, only=("propfair", "afl")))
     assert left.labels == ("fedavg", "afl", "propfair")
     assert left.estimate.num_finals == 6 * 2  # AFL's
     of_all = (1 + 2 + 5) * (1 + 0.3)  # epochs, and shares of the clients
     assert left.estimate.seconds == pytest.approx(2 * 2.0 * of_all)
+    monkeypatch.setattr("propfair.paper.natural.measure_pace", lambda *_: Pace(0.0, 3.0))
+    sizes = read_run(table.runs[0]).clients.sizes
+    (left,) = left_to_run("natural", Settings(scale="smoke", out=out, only=("afl",)))
+    evaluated = sum(sizes["validation"]) + sum(sizes["test"])
+    assert left.estimate.seconds == pytest.approx(6 * 2 * 3.0 * evaluated)
     (left,) = left_to_run("natural", Settings(scale="smoke", out=tmp_path / "nothing"))
     assert left.estimate.num_finals == 6 * 4 * 2
     assert not (tmp_path / "nothing").exists()

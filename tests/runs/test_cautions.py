@@ -1,4 +1,4 @@
-"""Runs that still move and comparisons over too few seeds say so."""
+"""Runs that still move, losses that never fall below M, and comparisons over too few seeds say so."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 from propfair.runs.cautions import cautions, trend
 from propfair.runs.grouping import group_runs
 from propfair.runs.reading import read_run
-from propfair.runs.records import CLIENT_SCHEMA
+from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
 from propfair.runs.run import Run
 from tests.report.builders import write_run
 
@@ -62,3 +62,23 @@ def test_cautions_name_who(tmp_path: Path) -> None:
     assert moving.startswith("Not at rest at the end: fedavg (+25.0 points in the last quarter); more rounds")
     flat = [with_curve(tmp_path / f"f{seed}", [0.8] * 8, seed) for seed in range(3)]
     assert cautions(group_runs(flat)) == []
+
+
+def past(run: Run, shares: list[float]) -> Run:
+    """The run, with these shares of batches past the threshold in its last rounds, and all of them before."""
+    rounds = range(1, run.status.rounds + 1)
+    values = [1.0] * (run.status.rounds - len(shares)) + shares
+    columns = [[run.name] * len(values), list(rounds), ["past_threshold"] * len(values), values]
+    told = pa.table(columns, schema=ROUND_SCHEMA)
+    return Run(run.folder, run.config_text, run.status, run.environment, run.clients, run.records, told)
+
+
+def test_losses_that_stay_past_the_threshold(tmp_path: Path) -> None:
+    def told(shares: list[float]) -> list[str]:
+        flat = [with_curve(tmp_path / f"{shares[0]}-{seed}", [0.8] * 8, seed) for seed in range(3)]
+        return cautions(group_runs([past(run, shares) for run in flat]))
+
+    (said,) = told([0.9] * 25)
+    assert said.startswith("Most batches of the last quarter have a loss past M - epsilon, where all weigh alike")
+    assert "fedavg (90 %);" in said
+    assert told([0.3] * 25) == [], "what was before the last quarter does not count"

@@ -18,7 +18,7 @@ from propfair.runs.contestant import Contestant
 from propfair.runs.grouping import Group
 from propfair.runs.run import Run
 from propfair.runs.toml import flat
-from propfair.tuning.estimate import NOTHING_LEFT, Estimate, measure_round
+from propfair.tuning.estimate import NOTHING_LEFT, Estimate, Pace, measure_pace
 
 _HOW = ("engine.name", "schedule.checkpoint_every")
 Conditions = Mapping[str, Sequence[Group]]  # the groups under each
@@ -89,21 +89,23 @@ def _contests(name: str, preset: Natural, data: str, settings: Settings) -> dict
 
 
 def _estimate(contests: Sequence[Contest], seeds: Sequence[int], threads: int) -> Estimate:
-    """From one round of the first run that is left: another takes as much longer as it trains on more examples."""
+    """From the pace of the first run that is left; a round of another takes longer as it trains on more examples."""
     left = [config for contest in contests for config in contest.left(seeds)]
     if not left:
         return NOTHING_LEFT
-    seconds = measure_round(left[0], build_federation(left[0]), threads)
-    passes = [_passes(config) for config in left]
+    federation = build_federation(left[0])  # of all: conditions differ in what is trained in a round
+    pace = measure_pace(left[0], federation, threads)
+    rounds = [pace.round * _passes(config) / _passes(left[0]) for config in left]
     return Estimate(
         num_trials=0,
         trial_rounds=0,
         num_finals=len(left),
         final_rounds=left[0].schedule.rounds,
-        round_seconds=seconds,
-        seconds=seconds
-        * sum(one * config.schedule.rounds for one, config in zip(passes, left, strict=True))
-        / passes[0],
+        round_seconds=pace.round,
+        seconds=sum(
+            Pace(one, pace.example).of_run(config.schedule, federation)
+            for one, config in zip(rounds, left, strict=True)
+        ),
         workers=1,
     )
 

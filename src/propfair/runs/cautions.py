@@ -1,4 +1,4 @@
-"""What a reader of a comparison should know before believing it: runs that still move, and too few seeds."""
+"""What a reader of a comparison should know before believing it: moving runs, idle rules, and too few seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def trend(run: Run) -> Trend | None:
 
 def cautions(groups: Sequence[Group]) -> list[str]:
     """Sentences on what is not settled about these runs; none if nothing is."""
-    return [*few_seeds(groups), *not_finished(groups), *not_at_rest(groups)]
+    return [*few_seeds(groups), *not_finished(groups), *not_at_rest(groups), *past_the_threshold(groups)]
 
 
 def few_seeds(groups: Sequence[Group]) -> list[str]:
@@ -87,6 +87,28 @@ def not_at_rest(groups: Sequence[Group]) -> list[str]:
             unit = "points" if trends[0].metric == "accuracy" else f"% of its {trends[0].metric}"
             moving.append(f"{group.label} ({change:+.1f} {unit} in the last quarter)")
     return [f"Not at rest at the end: {_listed(moving)}; more rounds may change the order."] if moving else []
+
+
+def past_the_threshold(groups: Sequence[Group]) -> list[str]:
+    """Whose losses stay where PropFair with a fixed M weighs all batches alike (eq. 3.8), in a sentence."""
+    idle = []
+    for group in groups:
+        shares = [share for share in map(_past_threshold, group.runs) if share is not None]
+        if shares and np.median(shares) > 1 / 2:
+            idle.append(f"{group.label} ({100 * np.median(shares):.0f} %)")
+    if not idle:
+        return []
+    return [
+        "Most batches of the last quarter have a loss past M - epsilon, where all weigh alike, as under averaging: "
+        f"{_listed(idle)}; more rounds, or a larger M, would let the rule act."
+    ]
+
+
+def _past_threshold(run: Run) -> float | None:
+    """The share of batches past the threshold in the last quarter of the rounds; None if the rule has none."""
+    rounds, shares = run.diagnostic("past_threshold")
+    late = shares[rounds > run.status.rounds * 3 / 4]
+    return float(late.mean()) if late.size else None
 
 
 def _listed(names: Sequence[str], most: int = 6) -> str:

@@ -200,10 +200,14 @@ class Run:
         dropped = self.recorded("round", "dropped")
         if dropped is not None:
             return int(np.isfinite(dropped.value).sum())
-        told = numbers(self.diagnostics["value"])[is_text(self.diagnostics["metric"], "num_dropped")]
-        return int(np.nansum(told))  # where the records of clients were not kept
+        return int(np.nansum(self.diagnostic("num_dropped")[1]))  # where the records of clients were not kept
 
     # The records, as tables.
+
+    def diagnostic(self, metric: str) -> tuple[FloatArray, FloatArray]:
+        """The rounds that have this number of the whole round, and the number in each."""
+        rows = is_text(self.diagnostics["metric"], metric)
+        return numbers(self.diagnostics["round"])[rows], numbers(self.diagnostics["value"])[rows]
 
     def series(self, split: str, metric: str) -> Series | None:
         """One metric as [rounds, clients]; None if it was never recorded. Made when it is first asked for."""
