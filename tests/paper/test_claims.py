@@ -20,6 +20,7 @@ from propfair.paper.catalogue import Experiment, load_experiment, load_preset
 from propfair.paper.claims import Judged, claims_table, judge
 from propfair.paper.onrecord import on_record, read_records
 from propfair.paper.reproduce import Silent, reproduce
+from propfair.paper.reproduced import Reproduced
 from propfair.paper.settings import Settings
 from propfair.runs.keeping import keep_runs
 from propfair.runs.records import CLIENT_SCHEMA, ROUND_SCHEMA
@@ -246,6 +247,41 @@ def test_a_table_of_the_paper_from_records(tmp_path: Path) -> None:
         reproduce("table6-cifar10", changed, Silent())
     with pytest.raises(ConfigError, match=r"unknown algorithm of table6-cifar10 'propfair-default'"):
         reproduce("table6-cifar10", Settings(scale="small", out=tmp_path, only=("propfair-default",)), Silent())
+
+
+def test_figures_of_the_paper_from_records(tmp_path: Path) -> None:
+    file = tmp_path / "kept.parquet"
+
+    def redo(name: str, **changes: object) -> Reproduced:
+        settings = Settings(scale="small", out=tmp_path, records=(file,), **changes)  # type: ignore[arg-type]
+        (figure,) = reproduce(name, settings, Silent())
+        return figure
+
+    keep_runs([*seeds("propfair", 0.6), *seeds("fedavg", 0.5), *seeds("afl", 0.7)], file)
+    figure = redo("figure2")
+    changes = {number.row: number.ours for number in figure.numbers}
+    assert list(changes) == ["fedavg", "afl"]
+    assert changes["fedavg"] < -15 < 15 < changes["afl"]
+    assert any(note.startswith("propfair: refuted by afl") for note in figure.notes)
+    assert "no runs on record: q-ffl, term" in figure.notes
+    assert [number.row for number in redo("figure2", only=("afl",)).numbers] == ["afl"]
+    assert {number.row for number in redo("figure5", experiments=("cifar10",)).numbers} == {
+        f"cifar10: {label}" for label in ("fedavg", "afl", "propfair")
+    }
+    with pytest.raises(DataError, match=r"CIFAR-100.*scales that there are runs of: none"):
+        redo("figure3")
+    for name in ("field", "table4-hyperparameters", "figure1"):
+        with pytest.raises(ConfigError, match=f"{name} does not. Leave it out"):
+            redo(name)
+
+    starts = seeds("propfair", 0.5, experiment="cifar100") + seeds("fedavg", 0.4, experiment="cifar100")
+    keep_runs([*starts, *seeds("fedavg", 0.6, experiment="cifar100", then="propfair")], file)
+    figure = redo("figure4")
+    assert [(number.row, number.paper) for number in figure.numbers] == [("fedavg", 10.88)]
+    assert figure.numbers[0].ours == pytest.approx(50, abs=8), "from 0.4 to 0.6"
+    assert len(figure.certified) == 1
+    with pytest.raises(DataError, match=r"too few runs for Figure 3.*there is: propfair, fedavg, fedavg then propfair"):
+        redo("figure3")
 
 
 def test_a_run_folder_itself_is_a_place_of_records(tmp_path: Path) -> None:

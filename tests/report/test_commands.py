@@ -39,10 +39,33 @@ def test_certify_says_what_may_have_been_meant(tmp_path: Path) -> None:
         "runs", "There are runs below it: name them, such as runs/a"
     )
     assert propfair("certify", "kept.parquet", cwd=tmp_path).stderr == stopped.format(
-        "kept.parquet", "This is a file; of kept runs there are reports, tables and figures"
+        "kept.parquet", "This is a file; of kept runs there are reports, tables, figures and certificates (--of)"
     )
     done = propfair("certify", "runs/a", "runs/a", cwd=tmp_path)
     assert "change: sum of p (u - u*) / u*; [0, 0]: the same numbers for every client" in done.stdout
+
+
+def test_certify_finds_a_model_by_its_name(tmp_path: Path) -> None:
+    for seed in range(2):
+        for name, offset in (("fedavg", 0), ("term", 1), ("afl", 2)):
+            path = tmp_path / "runs" / f"{name}{seed}"
+            write_run(path, skill=0.5 + offset / 10, name=f"{name}-seed{seed}", algorithm=name, seed=seed)
+    propfair("keep", "runs", "-o", "kept.parquet", cwd=tmp_path)
+    asked = {}
+    for place in "runs", "kept.parquet":
+        done = propfair("certify", place, "--of", "term", "--format", "json", cwd=tmp_path)
+        asked[place] = json.loads(done.stdout)
+        assert asked[place]["reference"] == "term"
+        assert [one["model"] for one in asked[place]["against"]] == ["afl", "fedavg"]
+    assert [one["value"] for one in asked["runs"]["against"]] == [
+        one["value"] for one in asked["kept.parquet"]["against"]
+    ]
+    stopped = propfair("certify", "kept.parquet", "--of", "terms", cwd=tmp_path).stderr
+    assert stopped == "error: unknown model 'terms'. Did you mean 'term'? Known: afl, fedavg, term.\n"
+    assert "kept runs have none" in propfair("certify", "kept.parquet", "--of", "term", "--paired", cwd=tmp_path).stderr
+    write_run(tmp_path / "other", num_clients=4, algorithm="term", name="term")
+    stopped = propfair("certify", "runs", "other", "--of", "term", cwd=tmp_path).stderr
+    assert "'term' is the name of 2 models: term on " in stopped
 
 
 def test_a_report_is_a_page(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from propfair.fairness.quantiles import mid_p_limits
 from propfair.files import write_text
 from propfair.paper import catalogue
 from propfair.paper.catalogue import Claim, Claims, Preset, load_experiment, load_preset
+from propfair.paper.changes import recorded_pairs
 from propfair.paper.onrecord import OnRecord, on_record, read_records
 from propfair.paper.reproduced import Number
 from propfair.report.tables import TextTable
@@ -184,15 +185,13 @@ def _relative(claim: catalogue.RelativeClaim, records: OnRecord) -> Judged:
 def _finetuned(claim: catalogue.FinetunedClaim, records: OnRecord) -> Judged:
     figure = load_preset(claim.figure)
     assert isinstance(figure, catalogue.Finetune)
-    pairs = {label: (figure.start or label, figure.end or label) for label in figure.paper}
-    there = {label: pair for label, pair in pairs.items() if pair in records.tuned and pair[0] in records.runs}
-    missing = tuple(label for label in pairs if label not in there)
+    there = recorded_pairs(figure, records)
+    missing = tuple(label for label in figure.paper if label not in there)
     if not there:
         return _unmeasured(claim, records, missing)
-    changes = _changes(
-        [(label, records.runs[pair[0]], records.tuned[pair]) for label, pair in there.items()], figure.paper
-    )
-    return _signed(claim, records, [pair[0] for pair in there.values()], changes, missing, positive=claim.better)
+    changes = _changes([(label, first, then) for label, (first, then) in there.items()], figure.paper)
+    starts = list(dict.fromkeys(figure.start or label for label in there))
+    return _signed(claim, records, starts, changes, missing, positive=claim.better)
 
 
 def _gap(claim: catalogue.GapClaim, records: OnRecord) -> Judged:

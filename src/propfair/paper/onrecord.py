@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from propfair.errors import DataError
+from propfair.errors import ConfigError, DataError
 from propfair.paper.catalogue import Experiment, Scale, load_experiment
+from propfair.paper.settings import Settings
 from propfair.runs.grouping import Group, setting_of
 from propfair.runs.reading import find_runs, read_runs, trials_apart
 from propfair.runs.run import Run
@@ -81,6 +82,26 @@ def on_record(runs: Iterable[Run], experiment: str) -> list[OnRecord]:
     """The runs that belong to an experiment, for each scale that there are some of."""
     runs = list(runs)
     return [found for scale in SCALES if (found := _at(experiment, scale, runs)).runs or found.others]
+
+
+def recorded(title: str, experiment: str, settings: Settings) -> OnRecord:
+    """The runs of an experiment at the scale and in the places that the settings name; refused if there are none."""
+    asked = [key for key in settings.overrides if key not in ("data.folder", "device")]
+    if asked or settings.seeds or settings.published:
+        raise ConfigError(
+            f"--records shows runs as they are on record, and {', '.join(asked) or '--seeds or --published'} would "
+            "change them. Leave it out, or leave --records out to train."
+        )
+    found = [one for one in on_record(read_records(settings.records), experiment) if one.runs]
+    for one in found:
+        if one.scale == settings.scale:
+            return one
+    scales = ", ".join(one.scale for one in found) or "none"
+    raise DataError(
+        f"there are no runs of {title} at scale {settings.scale} in {', '.join(map(str, settings.records))}; scales "
+        f"that there are runs of: {scales}. Choose one with --scale, other data with --data, or leave --records out to "
+        "train."
+    )
 
 
 def _at(name: str, scale: Scale, runs: Iterable[Run]) -> OnRecord:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from propfair.errors import ConfigError, unknown
 from propfair.federation.federation import Federation
 from propfair.paper import catalogue
 from propfair.paper.catalogue import check_experiments, load_experiment, load_preset
+from propfair.paper.changes import changes_by_training_on, changes_from, recorded_changes
 from propfair.paper.left import Left, said_estimate
 from propfair.paper.natural import natural, natural_left
 from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
@@ -17,7 +19,6 @@ from propfair.paper.statistics_tables import recorded_statistics, statistics_num
 from propfair.report.sweep import edge_notes
 from propfair.runs.building import build_federation
 from propfair.runs.cautions import cautions
-from propfair.runs.certificate import certify
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
 from propfair.runs.grouping import Group
@@ -29,6 +30,7 @@ from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Home, Studies, Tested, Winner
 from propfair.tuning.sweep import run_sweep
 
+_NOT_FROM_RECORDS = (catalogue.Sizes, catalogue.Chosen, catalogue.Ranking, catalogue.Example)
 _FIRST_MODELS = {
     "common": "common initialisation",
     "independent": "each client initialised by itself, as in the authors' code",
@@ -38,6 +40,11 @@ _FIRST_MODELS = {
 def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]:
     """Run what a table or figure needs and is not there yet; several for a preset with parts."""
     preset = load_preset(name)
+    if settings.records and isinstance(preset, _NOT_FROM_RECORDS):
+        raise ConfigError(
+            f"--records is for what follows from finished runs alone, such as table6-cifar10, figure2, natural and "
+            f"claims; {name} does not. Leave it out."
+        )
     if isinstance(preset, catalogue.Together):
         named = {part: _experiments(load_preset(part)) for part in preset.parts}
         wanted = check_experiments(settings.experiments, [one for part in named.values() for one in part])
@@ -195,46 +202,40 @@ class _Reproduction:
     # The figures.
 
     def _relative(self, name: str, preset: catalogue.Relative) -> Reproduced:
+        if self.settings.records:
+            return recorded_changes(name, preset, self.settings)
         studies = self.studies(preset.experiment, [preset.reference, *preset.paper])
         runs = _final_runs(studies)
         if preset.reference not in runs:
             raise ConfigError(f"{name} compares with {preset.reference}, which has no finished run")
         others = {label: own for label, own in runs.items() if label in preset.paper}
-        found = certify(runs[preset.reference], [run for own in others.values() for run in own])
-        numbers = [
-            Number(label, "relative change", 100 * float(value), paper=preset.paper[label])
-            for label, value in zip(others, found.certificate.values, strict=True)
-        ]
-        notes = [f"{preset.reference}: {found.verdict}", *self._notes([preset.experiment], studies)]
-        return Reproduced(name, preset, numbers, notes, [found], _final_folders(studies))
+        numbers, certified, verdicts = changes_from(runs[preset.reference], others, preset)
+        notes = [*verdicts, *self._notes([preset.experiment], studies)]
+        return Reproduced(name, preset, numbers, notes, certified, _final_folders(studies))
 
     def _finetune(self, name: str, preset: catalogue.Finetune) -> Reproduced:
+        if self.settings.records:
+            return recorded_changes(name, preset, self.settings)
         studies = self.studies(preset.experiment, preset.algorithms)
         rounds = load_experiment(preset.experiment).rounds_to_finetune(self.settings.scale)
         runs = _final_runs(studies)
         contestants = {winner.contestant.label: _contestant(winner) for winner in studies.winners()}
-        pairs = [
-            (preset.start or label, preset.end or label)
-            for label in preset.paper
-            if {preset.start or label, preset.end or label} <= runs.keys()
-        ]
-        numbers, certified = [], []
-        ends: list[Path] = []
-        for first, then in pairs:
-            tuned = finetune(
-                _folders(runs[first]), [contestants[then]], out=studies.home.out / "finetuned",
-                overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, show_run=self.screen.run,
-            )  # fmt: skip
-            found = certify(runs[first], [one.end for one in tuned])
-            ends += _folders([one.end for one in tuned])
-            label = then if preset.start else first
-            value = 100 * float(found.certificate.values[0])
-            numbers.append(Number(label, "relative change", value, paper=preset.paper[label]))
-            certified.append(found)
+        pairs: dict[str, tuple[list[Run], list[Run]]] = {}
+        for label in preset.paper:
+            first, then = preset.start or label, preset.end or label
+            if {first, then} <= runs.keys():
+                tuned = finetune(
+                    _folders(runs[first]), [contestants[then]], out=studies.home.out / "finetuned",
+                    overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, show_run=self.screen.run,
+                )  # fmt: skip
+                pairs[label] = runs[first], [one.end for one in tuned]
+        numbers, certified, verdicts = changes_by_training_on(pairs, preset)
         notes = [
             f"fine-tuned for {rounds} rounds; the paper does not say how many",
+            *verdicts,
             *self._notes([preset.experiment], studies),
         ]
+        ends = _folders([run for _, then in pairs.values() for run in then])
         return Reproduced(name, preset, numbers, notes, certified, [*_final_folders(studies), *ends])
 
     def _scatter(self, name: str, preset: catalogue.Scatter) -> Reproduced:
@@ -243,18 +244,23 @@ class _Reproduction:
         chosen = check_experiments(self.settings.experiments, named)
         numbers: list[Number] = []
         folders: list[Path] = []
-        for _, table in tables:
+        notes: list[str] = []
+        for part, table in tables:
             if isinstance(table, catalogue.Statistics) and table.experiment in chosen:
-                studies = self.studies(table.experiment, preset.algorithms)
-                folders += _final_folders(studies)
+                if self.settings.records:
+                    found = recorded_statistics(part, table, self.settings)
+                    notes += [f"{load_experiment(table.experiment).title}: {said}" for said in found.notes]
+                    own = found.numbers
+                else:
+                    studies = self.studies(table.experiment, preset.algorithms)
+                    folders += _final_folders(studies)
+                    own = statistics_numbers(_groups(studies.tested()), table)
                 numbers += [
-                    Number(
-                        f"{table.experiment}: {one.row}", one.column, one.ours, one.ours_std, one.paper, one.paper_std
-                    )
-                    for one in statistics_numbers(_groups(studies.tested()), table)
+                    replace(one, row=f"{table.experiment}: {one.row}")
+                    for one in own
                     if one.column in ("mean", "worst10") and one.row in preset.algorithms
                 ]
-        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
+        return Reproduced(name, preset, numbers, notes or self._notes(chosen), runs=folders)
 
     def _notes(self, experiments: Sequence[str], studies: Studies | None = None) -> list[str]:
         scale = self.settings.scale

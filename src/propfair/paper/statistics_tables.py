@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from propfair.errors import ConfigError, DataError
+from propfair.errors import DataError
 from propfair.paper.catalogue import Statistics, load_experiment
-from propfair.paper.onrecord import OnRecord, on_record, read_records
+from propfair.paper.onrecord import OnRecord, recorded
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import Settings
 from propfair.runs.cautions import cautions
@@ -31,23 +31,14 @@ def recorded_statistics(name: str, preset: Statistics, settings: Settings) -> Re
 
     What is not on record has no row, and the notes say so.
     """
-    asked = [key for key in settings.overrides if key not in ("data.folder", "device")]
-    if asked or settings.seeds or settings.published:
-        raise ConfigError(
-            f"--records shows runs as they are on record, and {', '.join(asked) or '--seeds or --published'} would "
-            "change them. Leave it out, or leave --records out to train."
-        )
-    places = ", ".join(map(str, settings.records))
-    found = [one for one in on_record(read_records(settings.records), preset.experiment) if one.runs]
-    records = next((one for one in found if one.scale == settings.scale), None)
-    there = [label for label in preset.paper if records is not None and label in records.runs]
-    if records is None or not there:
-        scales = ", ".join(one.scale for one in found) or "none"
+    records = recorded(preset.title, preset.experiment, settings)
+    named = settings.only or tuple(preset.paper)
+    wanted = [label for label in preset.paper if label in records.runs and label in named]
+    if not wanted:
         raise DataError(
-            f"there are no runs of {preset.title} at scale {settings.scale} in {places}; scales that there are runs "
-            f"of: {scales}. Choose one with --scale, or leave --records out to train."
+            f"there are no such runs of {preset.title} at scale {records.scale}; there is: {', '.join(records.runs)}. "
+            "Leave --records out to train what is missing."
         )
-    wanted = [label for label in there if not settings.only or label in settings.only]
     groups = {label: records.group(label) for label in wanted}
     return Reproduced(
         name, preset, statistics_numbers(groups, preset), _notes(preset, records, groups),

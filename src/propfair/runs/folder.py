@@ -291,7 +291,7 @@ class RunFolder:
     def _instead(self) -> str:
         """What may have been meant by a path that is no run folder."""
         if self.path.is_file():
-            return ". This is a file; of kept runs there are reports, tables and figures"
+            return ". This is a file; of kept runs there are reports, tables, figures and certificates (--of)"
         below = sorted(path.parent for path in self.path.glob("*/status.json"))
         return f". There are runs below it: name them, such as {below[0]}" if below else ""
 

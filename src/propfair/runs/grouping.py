@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from propfair.core.client import LocalTraining
 from propfair.core.rounds import Rounds
-from propfair.errors import DataError, printable
+from propfair.errors import ConfigError, DataError, printable, shown, unknown
 from propfair.fairness.arrays import FloatArray
 from propfair.fairness.statistics import MeanStd, summarize_seeds
 from propfair.registry import fields_of
@@ -139,6 +139,30 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     groups = [dataclasses.replace(group, label=_marked(group, marks)) for group in groups]
     labels = _distinct_labels(groups)
     return [dataclasses.replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
+
+
+def model_among(runs: Iterable[Run], name: str) -> tuple[Group, list[Group]]:
+    """The group of this name, and all others on the same clients.
+
+    A name is the label in tables, else the label of the runs by themselves, else what the runs were called.
+    """
+    groups = [(group, others) for others in by_clients(runs) for group in others.groups]
+    named: list[Callable[[Group], set[str]]] = [
+        lambda group: {group.label},
+        lambda group: {run.label for run in group.runs},
+        lambda group: {run.plain_name for run in group.runs},
+    ]
+    for names in named:
+        found = [(group, others) for group, others in groups if name in names(group)]
+        if len(found) == 1:
+            group, others = found[0]
+            return group, [other for other in others.groups if other is not group]
+        if found:
+            told = "; ".join(f"{group.label} on {others.title}" for group, others in found)
+            raise ConfigError(
+                f"{shown(name)} is the name of {len(found)} models: {told}. Say all of a label, or give fewer runs."
+            )
+    raise unknown("model", name, {group.label for group, _ in groups})
 
 
 def setting_of(run: Run) -> str:

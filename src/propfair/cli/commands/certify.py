@@ -2,12 +2,17 @@
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from propfair.cli.app import app
 from propfair.cli.options import DataDir, DrawnOver, Format, OutputFormat, Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from propfair.runs.run import Run
 
 
 class Split(enum.StrEnum):
@@ -34,6 +39,10 @@ def certify(
     against: Annotated[
         list[Path] | None, typer.Option("--against", help="Runs to compare it with.", show_default=False)
     ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", help="Of all runs in the places given: whose models to certify.", show_default=False),
+    ] = None,
     split: Annotated[Split, typer.Option("--split", help="Where utilities are measured.")] = Split.test,
     M: Annotated[
         float | None, typer.Option("--M", help="Use the utility M - loss instead of accuracy.", show_default=False)
@@ -57,10 +66,12 @@ def certify(
 ) -> None:  # fmt: skip
     """Is a model proportionally fair? Each client's relative change under other models, summed, with intervals.
 
-    Runs of the same setting that differ in the seed count as one model.
+    Runs of the same setting that differ in the seed count as one model. With --of, runs are also folders of runs and
+    files of kept runs, and the model is named as in the tables: certify results/small-cifar10.parquet --of propfair
     """
     from propfair.cli.certificate_text import panel_titles, print_certificate
     from propfair.cli.display import drawn
+    from propfair.errors import ConfigError
     from propfair.files import picture_format
     from propfair.report.relative import draw_relative
     from propfair.runs.building import build_federation
@@ -72,14 +83,17 @@ def certify(
 
     picture_format(picture)  # before there is work to lose
     paths = [runs[0], *(against or []), *runs[1:]]
-    reference, *others = map(read_run, paths)
+    own, others = _named(paths, of) if of else ([read_run(paths[0])], [read_run(path) for path in paths[1:]])
     federation = None
     if paired:
+        folders = [run.folder for run in (*own, *others)]
+        if None in folders:
+            raise ConfigError("--paired runs models again, and kept runs have none: leave it out, or give run folders")
         folder = {"data.folder": str(data_dir)} if data_dir else {}
-        configs = [saved_config(RunFolder.open(path), folder, trust=trust) for path in paths]
+        configs = [saved_config(RunFolder.open(path), folder, trust=trust) for path in folders if path is not None]
         federation = build_federation(configs[0])
     certified = certify_runs(
-        [reference], others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,
+        own, others, utility=Utility(split.value, M), weights=weights.value, alpha=alpha, level=level,
         tolerance=tolerance, over=over.value if over else None, paired=federation,
     )  # fmt: skip
     title = f"Relative change of {certified.utility} for the clients of {certified.reference.label}"
@@ -88,3 +102,17 @@ def certify(
         picture, lambda path: draw_relative(panel_titles(certified), changes, certified.clients, path, title)
     )
     print_certificate(certified, written, output)
+
+
+def _named(places: "Sequence[Path]", name: str) -> tuple[list["Run"], list["Run"]]:
+    """Of all finished runs in some places: those of a model, and those of the others on the same clients."""
+    from propfair.report.document import incomplete
+    from propfair.runs.grouping import model_among
+    from propfair.runs.reading import read_runs, trials_apart
+
+    found, problems = read_runs(places)
+    for problem in [*problems, *incomplete(found)]:
+        typer.echo(f"warning: {problem}", err=True)
+    proper, trials = trials_apart(found)
+    model, rivals = model_among([run for run in proper or trials if run.status.state == "finished"], name)
+    return list(model.runs), [run for rival in rivals for run in rival.runs]

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from propfair.tuning.studies import Studies
 
 
-_FROM_RECORDS = ("natural", "statistics")  # kinds of tables; claims are always
-
-
 class Scale(enum.StrEnum):
     """How large."""
 
@@ -58,7 +55,7 @@ def reproduce(
     ] = None,
     records: Annotated[
         list[Path] | None,
-        typer.Option("--records", help="For claims, natural, table6-*: kept runs, or folders.", show_default=False),
+        typer.Option("--records", help="Kept runs, or folders, to make it from without training.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run, and for how long.")] = False,
     device: Device = None,
@@ -72,7 +69,6 @@ def reproduce(
     """
     from propfair.cli.display import print_json, print_table
     from propfair.cli.report_text import write_page
-    from propfair.errors import ConfigError
     from propfair.paper.catalogue import load_preset, preset_names
     from propfair.paper.claims import judge_records
     from propfair.paper.left import said_estimate
@@ -98,11 +94,6 @@ def reproduce(
         for file in kept:
             typer.echo(f"written: {file}")
         return
-    if records and load_preset(name).kind not in _FROM_RECORDS:
-        raise ConfigError(
-            f"--records is for claims, natural and tables of statistics such as table6-cifar10; {name} is made from "
-            "the runs in --out"
-        )
     given = gathered(overrides, device=device, data_dir=data_dir)
     settings = Settings(
         scale=scale.value,
