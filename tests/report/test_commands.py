@@ -60,6 +60,9 @@ def test_certify_finds_a_model_by_its_name(tmp_path: Path) -> None:
     assert [one["value"] for one in asked["runs"]["against"]] == [
         one["value"] for one in asked["kept.parquet"]["against"]
     ]
+    write_run(tmp_path / "runs" / "broken", name="afl-seed7", algorithm="afl", seed=7, state="failed")
+    done = propfair("certify", "runs", "--of", "term", cwd=tmp_path)
+    assert done.stderr == "warning: left out, since they did not finish: afl-seed7\n"
     stopped = propfair("certify", "kept.parquet", "--of", "terms", cwd=tmp_path).stderr
     assert stopped == "error: unknown model 'terms'. Did you mean 'term'? Known: afl, fedavg, term.\n"
     assert "kept runs have none" in propfair("certify", "kept.parquet", "--of", "term", "--paired", cwd=tmp_path).stderr

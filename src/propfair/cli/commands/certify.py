@@ -106,6 +106,7 @@ def certify(
 
 def _named(places: "Sequence[Path]", name: str) -> tuple[list["Run"], list["Run"]]:
     """Of all finished runs in some places: those of a model, and those of the others on the same clients."""
+    from propfair.errors import printable
     from propfair.report.document import incomplete
     from propfair.runs.grouping import model_among
     from propfair.runs.reading import read_runs, trials_apart
@@ -114,5 +115,8 @@ def _named(places: "Sequence[Path]", name: str) -> tuple[list["Run"], list["Run"
     for problem in [*problems, *incomplete(found)]:
         typer.echo(f"warning: {problem}", err=True)
     proper, trials = trials_apart(found)
-    model, rivals = model_among([run for run in proper or trials if run.status.state == "finished"], name)
+    finished = [run for run in proper or trials if run.status.state == "finished"]
+    if unfinished := [printable(run.name) for run in proper or trials if run not in finished]:
+        typer.echo(f"warning: left out, since they did not finish: {', '.join(unfinished)}", err=True)
+    model, rivals = model_among(finished, name)
     return list(model.runs), [run for rival in rivals for run in rival.runs]
