@@ -99,11 +99,16 @@ def test_records_give_the_same_table_without_training(trained: tuple[Reproduced,
     keep_runs([*failed, *(run for run in runs if run.plain_name == "fedavg")], kept)
     left = redo(tmp_path / "nothing", records=(kept,))
     assert all(number.row.endswith(": fedavg") for number in left.numbers)
+    assert (
+        sum("Runs that failed and have no part in the numbers: propfair (2 of 2)" in note for note in left.notes) == 6
+    )
 
 
 def test_what_can_not_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no published values"):
         redo(tmp_path, published=True)
+    with pytest.raises(ConfigError, match=r"--seeds or --published would change them"):
+        redo(tmp_path, records=(ROOT / "results" / "natural-form-fields.parquet",), seeds=(7,))
     with pytest.raises(ConfigError, match="fedavgg"):
         redo(tmp_path, only=("fedavgg",))
     with pytest.raises(DataError, match="no runs of Natural clients"):

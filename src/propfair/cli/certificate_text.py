@@ -49,6 +49,8 @@ def print_certificate(certified: Certified, picture: Path | None, output: Format
     if certified.num_excluded:
         print(f"left out: {certified.num_excluded} clients without a {certified.utility}")
     print(f"{certified.reference.label}: {certified.verdict}")
+    for said in certified.unsettled:
+        print(said)
     if certified.joining is not None:
         print(f"by joining: {certified.joining.words}")
     if picture is not None:

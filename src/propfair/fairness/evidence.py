@@ -204,7 +204,8 @@ def certificate_evidence(
         not_agreed("examples", "both") if agreed is None and shared is None else {},
         not_agreed("both") if known is None and len(star) > 1 else {},
     )
-    return Evidence(by_seed, step, noise, known, withheld=withheld, same=same)
+    least = -1.0 if alpha == 1 else -np.inf  # no client can lose more than all that it has
+    return Evidence(by_seed, step, noise, known, (least, np.inf), withheld, same)
 
 
 def certificate_sums(u: FloatArray, u_star: FloatArray, p: FloatArray, alpha: float) -> FloatArray:

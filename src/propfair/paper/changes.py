@@ -10,7 +10,7 @@ from propfair.paper.catalogue import Finetune, Relative
 from propfair.paper.onrecord import OnRecord, recorded
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import Settings
-from propfair.runs.cautions import cautions
+from propfair.runs.cautions import unsettled
 from propfair.runs.certificate import Certified, certify
 from propfair.runs.run import Run
 
@@ -43,32 +43,33 @@ def recorded_changes(name: str, preset: Relative | Finetune, settings: Settings)
         if preset.reference not in records.runs or not there:
             raise _nothing(preset, records)
         numbers, certified, verdicts = changes_from(records.runs[preset.reference], there, preset)
-        labels = [preset.reference, *there]
+        labels, tuned = [preset.reference, *there], []
     else:
-        pairs = recorded_pairs(preset, records)
-        pairs = {label: pair for label, pair in pairs.items() if label in wanted}
-        if not pairs:
+        named = {label: pair for label, pair in recorded_pairs(preset, records).items() if label in wanted}
+        if not named:
             raise _nothing(preset, records)
+        tuned = [records.tuned_group(*pair) for pair in named.values()]
+        pairs = {
+            label: (records.runs[first], group.runs)
+            for (label, (first, _)), group in zip(named.items(), tuned, strict=True)
+        }
         numbers, certified, verdicts = changes_by_training_on(pairs, preset)
-        labels = list(dict.fromkeys(preset.start or label for label in pairs))
+        labels = list(dict.fromkeys(first for first, _ in named.values()))
     missing = [label for label in wanted if label not in {number.row for number in numbers}]
     notes = [
         f"scale {records.scale}: {records.experiment.note(records.scale)}",
         *verdicts,
         *([f"no runs on record: {', '.join(missing)}"] if missing else []),
-        *cautions([records.group(label) for label in labels]),
+        *records.unsettled(labels),
+        *unsettled(tuned),
     ]
     return Reproduced(name, preset, numbers, notes, certified)
 
 
-def recorded_pairs(preset: Finetune, records: OnRecord) -> dict[str, tuple[list[Run], list[Run]]]:
-    """By label of the figure: the runs of the first model, and those that trained it on; those on record."""
+def recorded_pairs(preset: Finetune, records: OnRecord) -> dict[str, tuple[str, str]]:
+    """By label of the figure: which algorithm trained first, and which trained on; those on record."""
     pairs = {label: (preset.start or label, preset.end or label) for label in preset.paper}
-    return {
-        label: (records.runs[first], records.tuned[first, then])
-        for label, (first, then) in pairs.items()
-        if first in records.runs and (first, then) in records.tuned
-    }
+    return {label: pair for label, pair in pairs.items() if pair[0] in records.runs and pair in records.tuned}
 
 
 def _number(label: str, change: float, preset: Relative | Finetune) -> Number:

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from propfair.errors import ConfigError
+from propfair.fairness.differences import Differences
 from propfair.fairness.intervals import Evidence
 from propfair.fairness.quantiles import mid_p_limits
+from propfair.fairness.verdict import TOLERANCE
 from propfair.files import write_text
 from propfair.paper import catalogue
 from propfair.paper.catalogue import Claim, Claims, Preset, load_experiment, load_preset
 from propfair.paper.changes import recorded_pairs
 from propfair.paper.onrecord import OnRecord, on_record, read_records
 from propfair.paper.reproduced import Number
+from propfair.paper.statistics_tables import run_values
 from propfair.report.tables import TextTable
-from propfair.runs.cautions import cautions, not_at_rest
+from propfair.runs.cautions import not_at_rest, unsettled
 from propfair.runs.certificate import certify
 from propfair.runs.grouping import Group
 from propfair.runs.measures import Measure
@@ -70,9 +74,14 @@ def judge(preset: Claims, runs: Sequence[Run]) -> tuple[list[Judged], list[str]]
     notes = []
     for at_scales in there.values():
         for records in at_scales:
-            groups = [records.group(label) for label in records.runs]
-            notes.append(f"{records.experiment.title}, {records.scale}: {records.experiment.note(records.scale)}.")
-            notes += [f"{records.experiment.title}, {records.scale}: {said}" for said in cautions(groups)]
+            named = f"{records.experiment.title}, {records.scale}"
+            notes.append(f"{named}: {records.experiment.note(records.scale)}.")
+            if records.runs:
+                how = [run_values(label, records.group(label)) for label in records.runs]
+                notes.append(f"{named}: {'; '.join(how)}.")
+            tuned = [records.tuned_group(*pair) for pair in records.tuned]
+            known = [*records.unsettled([*dict.fromkeys([*records.runs, *records.failed])]), *unsettled(tuned)]
+            notes += [f"{named}: {said}" for said in known]
     return found, notes
 
 
@@ -135,10 +144,11 @@ def _best(claim: catalogue.BestClaim, table: catalogue.Statistics, records: OnRe
         return _unmeasured(claim, records, missing)
     groups = [records.group(label) for label in here]
     found = differences(groups, claim.statistic, level=LEVEL)
+    surely = _surely(found)
     mine = here.index(claim.algorithm)
     others = [place for place in range(len(here)) if place != mine]
-    ahead = [here[place] for place in others if found.ahead[mine, place]]
-    behind = [here[place] for place in others if found.ahead[place, mine]]
+    ahead = [here[place] for place in others if surely[mine, place]]
+    behind = [here[place] for place in others if surely[place, mine]]
     numbers = _numbers(table, claim.statistic, groups)
     nearest = max(others, key=lambda place: float(found.values[place]))
     gap, low, high = (100 * float(one[mine, nearest]) for one in (found.differences, found.low, found.high))
@@ -147,8 +157,13 @@ def _best(claim: catalogue.BestClaim, table: catalogue.Statistics, records: OnRe
         f"the others is {here[nearest]}, "
         f"{gap:+.1f} {_limits(low, high)}"
     )
+    mean = {label: own[claim.statistic][0] for label, own in table.paper.items()}
+    better = [label for label, value in mean.items() if value > mean[claim.algorithm]]
+    if better:
+        said += f"; in the paper's own table {_listed(better)} has more"
     finding: Finding = "does not hold" if behind else "holds" if len(ahead) == len(others) else "undecided"
-    return _told(claim, records, here, finding, said, numbers, missing)
+    shared = [int(found.num_seeds[mine, place]) for place in others]
+    return _told(claim, records, here, finding, said, numbers, missing, shared)
 
 
 def _order(claim: catalogue.OrderClaim, table: catalogue.Statistics, records: OnRecord) -> Judged:
@@ -157,18 +172,25 @@ def _order(claim: catalogue.OrderClaim, table: catalogue.Statistics, records: On
         return _unmeasured(claim, records, missing)
     groups = [records.group(label) for label in here]
     found = differences(groups, claim.statistic, level=LEVEL)
-    paper = [table.paper[label][claim.statistic][0] for label in here]
-    pairs = [(a, b) for a in range(len(here)) for b in range(len(here)) if paper[a] > paper[b]]
-    same = sum(bool(found.ahead[pair]) for pair in pairs)
-    reversed_ = [(here[a], here[b]) for a, b in pairs if found.ahead[b, a]]
+    surely = _surely(found)
+    paper = [table.paper[label][claim.statistic] for label in here]
+    pairs = [
+        (a, b)
+        for a, (more, std) in enumerate(paper)
+        for b, (less, other_std) in enumerate(paper)
+        if more - less > math.hypot(std, other_std)
+    ]
+    same = sum(bool(surely[pair]) for pair in pairs)
+    reversed_ = [(here[a], here[b]) for a, b in pairs if surely[b, a]]
     numbers = _numbers(table, claim.statistic, groups)
     said = (
-        f"{_values(numbers, records)}; of {len(pairs)} pairs {same} surely in "
-        f"the paper's order, {len(reversed_)} surely the other way round"
+        f"{_values(numbers, records)}; of {len(pairs)} pairs that the paper's standard deviations tell apart {same} "
+        f"surely in its order, {len(reversed_)} surely the other way round"
         + (f" ({', '.join(f'{b} over {a}' for a, b in reversed_)})" if reversed_ else "")
     )
     finding: Finding = "does not hold" if reversed_ else "holds" if same == len(pairs) else "undecided"
-    return _told(claim, records, here, finding, said, numbers, missing)
+    shared = [int(found.num_seeds[pair]) for pair in pairs]
+    return _told(claim, records, here, finding, said, numbers, missing, shared)
 
 
 def _relative(claim: catalogue.RelativeClaim, records: OnRecord) -> Judged:
@@ -177,21 +199,21 @@ def _relative(claim: catalogue.RelativeClaim, records: OnRecord) -> Judged:
     here, missing = _present([figure.reference, *figure.paper], records)
     if figure.reference not in here or len(here) < 2:
         return _unmeasured(claim, records, missing)
-    rivals = [label for label in here if label != figure.reference]
-    changes = _changes([(label, records.runs[figure.reference], records.runs[label]) for label in rivals], figure.paper)
-    return _signed(claim, records, here, changes, missing, positive=False)
+    pairs = {
+        label: (records.group(figure.reference), records.group(label)) for label in here if label != figure.reference
+    }
+    return _signed(claim, records, pairs, figure.paper, missing)
 
 
 def _finetuned(claim: catalogue.FinetunedClaim, records: OnRecord) -> Judged:
     figure = load_preset(claim.figure)
     assert isinstance(figure, catalogue.Finetune)
-    there = recorded_pairs(figure, records)
-    missing = tuple(label for label in figure.paper if label not in there)
-    if not there:
-        return _unmeasured(claim, records, missing)
-    changes = _changes([(label, first, then) for label, (first, then) in there.items()], figure.paper)
-    starts = list(dict.fromkeys(figure.start or label for label in there))
-    return _signed(claim, records, starts, changes, missing, positive=claim.better)
+    pairs = {
+        label: (records.group(pair[0]), records.tuned_group(*pair))
+        for label, pair in recorded_pairs(figure, records).items()
+    }
+    missing = tuple(label for label in figure.paper if label not in pairs)
+    return _signed(claim, records, pairs, figure.paper, missing)
 
 
 def _gap(claim: catalogue.GapClaim, records: OnRecord) -> Judged:
@@ -216,14 +238,15 @@ def _gap(claim: catalogue.GapClaim, records: OnRecord) -> Judged:
     if not_at_rest(groups):  # what has learned less by heart loses less
         finding = "undecided"
         said += ": not equally far trained, as not all are at rest"
-    return _told(claim, records, here, finding, said, [number], ())
+    return _told(claim, records, here, finding, said, [number], (), [len(seeds)])
 
 
 def _diverges(claim: catalogue.DivergesClaim, records: OnRecord) -> Judged:
     runs = [
         run
         for run in [*records.others, *(one for own in records.runs.values() for one in own)]
-        if run.config["algorithm"]["name"] == claim.name
+        if run.status.state in ("finished", "failed")
+        and run.config["algorithm"]["name"] == claim.name
         and all(run.config["algorithm"].get(key) == value for key, value in claim.settings.items())
     ]
     if not runs:
@@ -246,44 +269,73 @@ def _diverges(claim: catalogue.DivergesClaim, records: OnRecord) -> Judged:
     )  # fmt: skip
 
 
-def _changes(pairs: Sequence[tuple[str, list[Run], list[Run]]], paper: dict[str, float]) -> list[Number]:
-    """For each pair the mean relative change of the first runs' clients under the second, with its interval."""
-    numbers = []
+def _surely(found: Differences) -> NDArray[np.bool_]:
+    """[G, G], the row is ahead of the column beyond chance; single models count only where there is nothing else."""
+    apart = ~np.eye(len(found.names), dtype=bool)
+    seeds: NDArray[np.bool_] = found.num_seeds > 1
+    surely: NDArray[np.bool_] = found.ahead & (seeds | ~(seeds & apart).any())
+    return surely
+
+
+def _signed(
+    claim: catalogue.RelativeClaim | catalogue.FinetunedClaim, records: OnRecord,
+    pairs: Mapping[str, tuple[Group, Group]], paper: Mapping[str, float], missing: Sequence[str],
+) -> Judged:  # fmt: skip
+    """A claim on the mean relative changes of the clients of first models under others: their signs.
+
+    That models get no better allows for a change up to the tolerance of certificates.
+    """
+    apart = [label for label, (first, other) in pairs.items() if not set(first.by_seed) & set(other.by_seed)]
+    pairs = {label: pair for label, pair in pairs.items() if label not in apart}
+    if not pairs:
+        return _unmeasured(claim, records, [*missing, *apart])
+    numbers: list[Number] = []
+    shared: list[int] = []
+    above = below = no_more = 0
     level = 1 - (1 - LEVEL) / len(pairs)
-    for label, reference, other in pairs:
-        found = certify(reference, other, level=level)
+    for label, (first, other) in pairs.items():
+        found = certify(first.runs, other.runs, level=level)
         interval = found.intervals[0]
         low, high = (100 * interval.low, 100 * interval.high) if interval else (math.nan, math.nan)
         value = 100 * float(found.certificate.values[0])
         numbers.append(Number(label, "relative change", value, paper=paper[label], low=low, high=high))
-    return numbers
-
-
-def _signed(
-    claim: Claim, records: OnRecord, here: Sequence[str], changes: list[Number], missing: Sequence[str], *,
-    positive: bool,
-) -> Judged:  # fmt: skip
-    """A claim that all changes are above 0, or that none is."""
-    above = [one for one in changes if one.low > 0]
-    below = [one for one in changes if one.high < 0]
-    as_said, against = (above, below) if positive else (below, above)
+        shared.append(len(set(first.by_seed) & set(other.by_seed)))
+        if shared[-1] > 1:  # one seed tells of single models
+            above += low > 0
+            below += high < 0
+            no_more += high < 100 * TOLERANCE
+    better = isinstance(claim, catalogue.FinetunedClaim) and claim.better
+    as_said, against = (above, below) if better else (below, above)
+    if isinstance(claim, catalogue.FinetunedClaim) and not better:
+        as_said = no_more
     said = ", ".join(
-        f"{one.row} {one.ours:+.1f} % {_limits(one.low, one.high)} (paper {one.paper:+.1f} %)" for one in changes
+        f"{one.row} {one.ours:+.1f} % {_limits(one.low, one.high)} (paper {one.paper:+.1f} %)" for one in numbers
     )
-    finding: Finding = "does not hold" if against else "holds" if len(as_said) == len(changes) else "undecided"
-    return _told(claim, records, here, finding, said, changes, missing)
+    finding: Finding = "does not hold" if against else "holds" if as_said == len(numbers) else "undecided"
+    here = list(dict.fromkeys(first.label for first, _ in pairs.values()))
+    return _told(claim, records, here, finding, said, numbers, [*missing, *apart], shared)
 
 
 def _told(
     claim: Claim, records: OnRecord, here: Sequence[str], finding: Finding, said: str, numbers: list[Number],
-    missing: Sequence[str],
+    missing: Sequence[str], shared: Sequence[int],
 ) -> Judged:  # fmt: skip
-    seeds = min(len(records.group(label).by_seed) for label in here)
-    whole = f"{said}; not run: {', '.join(missing)}" if missing else said
-    final: Finding = "undecided" if missing and finding == "holds" else finding  # part of a claim is not the claim
-    if seeds == 1:  # a claim is about algorithms, and one seed tells of single models
-        final = "undecided"
+    """With what keeps a claim from being settled; `shared` is how many seeds each comparison has."""
+    seeds = min(shared)
+    final, whole = finding, said
+    if missing:
+        whole += f"; not run: {', '.join(missing)}"
+    failed = records.failures(here)
+    whole += "".join(f"; {one[0].lower()}{one[1:].rstrip('.')}" for one in failed)
+    if (missing or failed) and finding == "holds":
+        final = "undecided"  # part of a claim is not the claim
+    if max(shared) == 1:
+        final = "undecided"  # a claim is about algorithms, and one seed tells of single models
         whole += "; one seed: intervals are over test examples, and leave out what other seeds would change"
+    elif seeds == 1:
+        whole += "; comparisons with one seed decide nothing"
+    elif final in ("holds", "does not hold") and not_at_rest([records.group(label) for label in here]):
+        whole += "; not all are at rest: with more rounds it may be otherwise"
     return Judged(
         claim, records.experiment.title, records.scale, seeds, final, whole, numbers, tuple(missing)
     )  # fmt: skip

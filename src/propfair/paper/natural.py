@@ -1,12 +1,14 @@
 """Natural clients under several conditions: who is better off when rounds are partial, or local work is long."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from propfair.errors import ConfigError, DataError, unknown
 from propfair.paper.catalogue import Natural, check_experiments
 from propfair.paper.left import Left, said_estimate
-from propfair.paper.onrecord import group_of, read_records
+from propfair.paper.onrecord import check_as_recorded, group_of, read_records
 from propfair.paper.ranking import LEVEL, STATISTICS, difference_from
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
@@ -34,8 +36,10 @@ def natural(name: str, preset: Natural, settings: Settings, screen: Screen) -> l
     size = preset.at(settings.scale)
     chosen = check_experiments(settings.experiments, list(size.data))
     if settings.records:
+        check_as_recorded(settings)
         runs = read_records(settings.records)
-        there = {data: _recorded(preset, size.data[data].run, runs) for data in chosen}
+        labels = [one for one in preset.contestants if one in (preset.reference, *settings.only) or not settings.only]
+        there = {data: _recorded(preset, labels, size.data[data].run, runs) for data in chosen}
     else:
         there = {data: _trained(name, preset, data, settings, screen) for data in chosen}
     found = [_told(name, preset, data, settings, groups) for data, groups in there.items() if groups]
@@ -68,7 +72,8 @@ def _trained(name: str, preset: Natural, data: str, settings: Settings, screen: 
     found = {}
     for condition, contest in contests.items():
         found[condition] = [one.group for one in contest.train(seeds, show_run=screen.run)]
-        if not all(group.finished for group in found[condition]):
+        states = {run.status.state for group in found[condition] for run in group.runs}
+        if not states <= {"finished", "failed"}:
             raise NotCompleteError(f"a run of {described.title} did not come to its end")
     return found
 
@@ -115,15 +120,16 @@ def _passes(config: RunConfig) -> float:
     return config.server.participation * config.local.epochs
 
 
-def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -> Conditions:
-    """The finished runs of each condition that there are some of; where and how they were run does not matter."""
+def _recorded(
+    preset: Natural, contestants: Sequence[str], shared: Mapping[str, Any], runs: Sequence[Run]
+) -> Conditions:
+    """The ended runs of each condition that there are some of; where and how they were run does not matter."""
     found = {}
-    runs = [run for run in runs if run.status.state == "finished"]
     said = {key: value for key, value in flat(shared).items() if key not in _HOW}
     for condition, changes in preset.conditions.items():
         wanted = {**said, **flat(changes)}
         own = [run for run in runs if wanted == {key: flat(run.config).get(key) for key in wanted}]
-        labels = [label for label in preset.contestants if any(run.plain_name == label for run in own)]
+        labels = [label for label in contestants if any(run.plain_name == label for run in own)]
         if preset.reference in labels:
             found[condition] = [
                 group_of(label, [run for run in own if run.plain_name == label], condition) for label in labels
@@ -131,18 +137,34 @@ def _recorded(preset: Natural, shared: Mapping[str, Any], runs: Sequence[Run]) -
     return found
 
 
+def _finished(groups: Sequence[Group]) -> tuple[list[Group], list[str]]:
+    """The groups without the runs that failed, and whose these are, in a sentence."""
+    whole = [replace(one, runs=tuple(run for run in one.runs if run.status.state == "finished")) for one in groups]
+    told = [
+        f"{one.label} ({len(one.runs) - len(left.runs)} of {len(one.runs)})"
+        for one, left in zip(groups, whole, strict=True)
+        if len(left.runs) < len(one.runs)
+    ]
+    said = [f"Runs that failed and have no part in the numbers: {', '.join(told)}."] if told else []
+    return [group for group in whole if group.runs], said
+
+
 def _told(name: str, preset: Natural, data: str, settings: Settings, conditions: Conditions) -> Reproduced:
     described = preset.at(settings.scale).data[data]
     numbers, runs, notes = [], [], []
-    for condition, groups in conditions.items():
+    for condition, ended in conditions.items():
+        groups, failed = _finished(ended)
         runs += [run.folder for group in groups for run in group.runs if run.folder is not None]
-        notes += [f"{condition}: {said}" for said in cautions(groups)]
-        reference = next(group for group in groups if group.label == preset.reference)
+        notes += [f"{condition}: {said}" for said in (*failed, *cautions(groups))]
+        reference = next((group for group in groups if group.label == preset.reference), None)
+        if reference is None:
+            raise DataError(f"{condition}: all runs of {preset.reference} failed, and the others are held against it")
         for group in groups:
             row = f"{condition}: {group.label}"
             for statistic in STATISTICS:
                 found = group.statistics()[statistic]
-                numbers.append(Number(row, statistic, 100 * found.mean, 100 * found.std))
+                std = 100 * found.std if found.num_seeds > 1 else math.nan
+                numbers.append(Number(row, statistic, 100 * found.mean, std))
                 if group is not reference:
                     apart = difference_from(group, reference, statistic, len(groups) - 1)
                     numbers.append(Number(row, apart.column, apart.ours, low=apart.low, high=apart.high))
@@ -151,6 +173,6 @@ def _told(name: str, preset: Natural, data: str, settings: Settings, conditions:
         f"scale {settings.scale}: {described.note}",
         f"accuracy in percent; seeds {', '.join(map(str, seeds))}; population std; nothing was tuned",
         f"differences are from {preset.reference} under the same condition, seed by seed, with intervals that hold for "
-        f"all of a condition at once at {100 * LEVEL:g} %",
+        f"all contestants of a condition at once at {100 * LEVEL:g} %, each column by itself",
     ]
     return Reproduced(f"{name}-{data}", preset, numbers, [*told, *notes], runs=runs, part=described.title)

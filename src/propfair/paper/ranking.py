@@ -69,9 +69,9 @@ def ranked(name: str, preset: Ranking, data: str, settings: Settings, studies: S
         f"{f', {short} rounds long,' if short else ''} on the validation split, chosen by "
         f"{studies.sweep.criterion}; test split read once, after the last round",
         f"accuracy in percent; seeds {', '.join(map(str, studies.sweep.seeds))}; population std",
-        f"differences are from {preset.reference}, seed by seed, with intervals that hold for all at once at "
-        f"{100 * LEVEL:g} %; ranks by {studies.sweep.criterion} on the test split, each with an interval of its own; "
-        "both over seeds: clients and chosen values stay the same",
+        f"differences are from {preset.reference}, seed by seed, with intervals that hold for all contestants at once "
+        f"at {100 * LEVEL:g} %, each column by itself; ranks by {studies.sweep.criterion} on the test split, each with "
+        "an interval of its own; both over seeds: clients and chosen values stay the same",
         *studies.failures(),
     ]
     if edges:

@@ -12,6 +12,7 @@ from propfair.paper.catalogue import check_experiments, load_experiment, load_pr
 from propfair.paper.changes import changes_by_training_on, changes_from, recorded_changes
 from propfair.paper.left import Left, said_estimate
 from propfair.paper.natural import natural, natural_left
+from propfair.paper.onrecord import experiments_there
 from propfair.paper.ranking import overall, ranked, ranked_data, ranking_sweep
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import NotCompleteError, Screen, Settings
@@ -22,14 +23,17 @@ from propfair.runs.cautions import cautions
 from propfair.runs.contestant import Contestant
 from propfair.runs.finetune import finetune
 from propfair.runs.grouping import Group
+from propfair.runs.launch import has_ended
+from propfair.runs.names import slug
 from propfair.runs.progress import AfterRound
 from propfair.runs.reading import read_run
 from propfair.runs.run import Run
-from propfair.tuning.estimate import Estimate, estimate
+from propfair.tuning.estimate import NOTHING_LEFT, Estimate, estimate, measure_pace
 from propfair.tuning.search import Sweep
 from propfair.tuning.studies import Home, Studies, Tested, Winner
 from propfair.tuning.sweep import run_sweep
 
+_FINETUNED = "finetuned"  # the folder of second trainings
 _NOT_FROM_RECORDS = (catalogue.Sizes, catalogue.Chosen, catalogue.Ranking, catalogue.Example)
 _FIRST_MODELS = {
     "common": "common initialisation",
@@ -49,6 +53,11 @@ def reproduce(name: str, settings: Settings, screen: Screen) -> list[Reproduced]
         named = {part: _experiments(load_preset(part)) for part in preset.parts}
         wanted = check_experiments(settings.experiments, [one for part in named.values() for one in part])
         parts = [part for part, own in named.items() if set(own) & set(wanted)]
+        if settings.records:
+            there = experiments_there(wanted, settings) or wanted  # where there is nothing at all, parts say so
+            parts = [part for part in parts if set(named[part]) & set(there)]
+            for said in _not_there(wanted, there):
+                screen.say(said)
         return [one for part in parts for one in reproduce(part, settings, screen)]
     if isinstance(preset, catalogue.Ranking):
         return _Reproduction(settings, screen).ranking(name, preset)
@@ -71,6 +80,8 @@ def _check_only(name: str, preset: catalogue.Preset, only: Sequence[str]) -> Non
 def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     """What is left to run for a table or figure, with an estimate from a measured round."""
     work, preset = _Reproduction(settings, Silent()), load_preset(name)
+    if not isinstance(preset, (catalogue.Ranking, catalogue.Natural)):
+        check_experiments(settings.experiments, [part for part, _ in _needs(preset)] or settings.experiments)
     if isinstance(preset, catalogue.Ranking):
         for data in ranked_data(preset, settings):
             described = preset.at(settings.scale).data[data]
@@ -80,7 +91,11 @@ def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     for part, only in _needs(preset):
         if not settings.experiments or part in settings.experiments:
             experiment = load_experiment(part)
-            yield work.left(*work.sweep(part, only), experiment.title, experiment.note(settings.scale))
+            always = preset.ends if isinstance(preset, catalogue.Finetune) else ()
+            sweep, folder = work.sweep(part, only, always)
+            yield work.left(sweep, folder, experiment.title, experiment.note(settings.scale))
+            if isinstance(preset, catalogue.Finetune):
+                yield work.left_to_train_on(preset, sweep, folder / _FINETUNED)
 
 
 class _Reproduction:
@@ -105,9 +120,12 @@ class _Reproduction:
 
     # The runs.
 
-    def sweep(self, experiment: str, only: Sequence[str] = ()) -> tuple[Sweep, Path]:
-        """The sweep behind an experiment, and its folder; `only` what the preset needs, or fewer of these."""
-        own = self.settings.only
+    def sweep(self, experiment: str, only: Sequence[str] = (), always: Sequence[str] = ()) -> tuple[Sweep, Path]:
+        """The sweep behind an experiment, and its folder; `only` what the preset needs, or fewer of these.
+
+        What others are held against is there `always`.
+        """
+        own = (*always, *self.settings.only) if self.settings.only else ()
         sweep = load_experiment(experiment).sweep(
             f"{experiment} {self.settings.scale}", self.settings.scale, published=self.settings.published,
             only=[label for label in only if not own or label in own] or own,
@@ -127,10 +145,40 @@ class _Reproduction:
             finally:
                 studies.disconnect()
 
-    def studies(self, experiment: str, only: Sequence[str] = ()) -> Studies:
+    def left_to_train_on(self, preset: catalogue.Finetune, sweep: Sweep, folder: Path) -> Left:
+        """What is left of the second trainings, at the pace of the first algorithm."""
+        experiment, pairs = load_experiment(preset.experiment), self.pairs(preset)
+        runs = len(pairs) * len(sweep.seeds) - sum(
+            has_ended(run)
+            for first, then in pairs.values()
+            for run in folder.glob(f"{slug(first)}-seed*-then-{slug(then)}")
+        )
+        rounds = experiment.rounds_to_finetune(self.settings.scale)
+        said = f"{experiment.title}, trained on", f"from the models of the runs above, {rounds} rounds", tuple(pairs)
+        if runs <= 0:
+            return Left(*said, NOTHING_LEFT)
+        contestant = sweep.contestants[0]
+        config = sweep.final_config(contestant, sweep.example(contestant), 0)
+        federation = build_federation(config)
+        pace = measure_pace(config, federation, self.settings.threads)
+        schedule = replace(config.schedule, rounds=rounds, eval_every=rounds)
+        seconds = runs * pace.of_run(schedule, federation)
+        return Left(*said, Estimate(0, 0, runs, rounds, pace.round, seconds, workers=1))
+
+    def pairs(self, preset: catalogue.Finetune) -> dict[str, tuple[str, str]]:
+        """By label of the figure, of those that were asked for: which algorithm trains first, and which trains on."""
+        return {
+            label: (preset.start or label, preset.end or label)
+            for label in preset.paper
+            if not self.settings.only or label in self.settings.only
+        }
+
+    def studies(self, experiment: str, only: Sequence[str] = (), always: Sequence[str] = ()) -> Studies:
         """The finished sweep behind an experiment."""
         described = load_experiment(experiment)
-        return self._finished(*self.sweep(experiment, only), described.title, described.note(self.settings.scale))
+        return self._finished(
+            *self.sweep(experiment, only, always), described.title, described.note(self.settings.scale)
+        )
 
     def _finished(self, sweep: Sweep, folder: Path, title: str, note: str) -> Studies:
         """Run what is left of a sweep."""
@@ -178,16 +226,17 @@ class _Reproduction:
             raise ConfigError(f"{name} is about the search itself: leave --published out")
         numbers: list[Number] = []
         folders: list[Path] = []
-        chosen = check_experiments(self.settings.experiments, preset.experiments)
-        for experiment in chosen:
+        notes: list[str] = []
+        for experiment in check_experiments(self.settings.experiments, preset.experiments):
             studies = self.studies(experiment, list(preset.parameters))
             folders += _final_folders(studies)
+            notes += _about(experiment, self._notes([experiment], studies))
             winners = {winner.contestant.label: winner for winner in studies.winners()}
             for label, key in preset.parameters.items():
                 if label in winners:
                     ours = _value(winners[label], key)
                     numbers.append(Number(label, experiment, ours, paper=preset.paper[experiment][label]))
-        return Reproduced(name, preset, numbers, self._notes(chosen), runs=folders)
+        return Reproduced(name, preset, numbers, notes, runs=folders)
 
     def ranking(self, name: str, preset: catalogue.Ranking) -> list[Reproduced]:
         """A table for each data set, and one of the ranks on all of them."""
@@ -204,7 +253,7 @@ class _Reproduction:
     def _relative(self, name: str, preset: catalogue.Relative) -> Reproduced:
         if self.settings.records:
             return recorded_changes(name, preset, self.settings)
-        studies = self.studies(preset.experiment, [preset.reference, *preset.paper])
+        studies = self.studies(preset.experiment, [preset.reference, *preset.paper], [preset.reference])
         runs = _final_runs(studies)
         if preset.reference not in runs:
             raise ConfigError(f"{name} compares with {preset.reference}, which has no finished run")
@@ -216,16 +265,15 @@ class _Reproduction:
     def _finetune(self, name: str, preset: catalogue.Finetune) -> Reproduced:
         if self.settings.records:
             return recorded_changes(name, preset, self.settings)
-        studies = self.studies(preset.experiment, preset.algorithms)
+        studies = self.studies(preset.experiment, preset.algorithms, preset.ends)
         rounds = load_experiment(preset.experiment).rounds_to_finetune(self.settings.scale)
         runs = _final_runs(studies)
         contestants = {winner.contestant.label: _contestant(winner) for winner in studies.winners()}
         pairs: dict[str, tuple[list[Run], list[Run]]] = {}
-        for label in preset.paper:
-            first, then = preset.start or label, preset.end or label
+        for label, (first, then) in self.pairs(preset).items():
             if {first, then} <= runs.keys():
                 tuned = finetune(
-                    _folders(runs[first]), [contestants[then]], out=studies.home.out / "finetuned",
+                    _folders(runs[first]), [contestants[then]], out=studies.home.out / _FINETUNED,
                     overrides={"schedule.rounds": rounds, "schedule.eval_every": rounds}, show_run=self.screen.run,
                 )  # fmt: skip
                 pairs[label] = runs[first], [one.end for one in tuned]
@@ -245,22 +293,28 @@ class _Reproduction:
         numbers: list[Number] = []
         folders: list[Path] = []
         notes: list[str] = []
+        if self.settings.records:
+            there = experiments_there(chosen, self.settings) or chosen
+            notes += _not_there(chosen, there)
+            chosen = there
         for part, table in tables:
             if isinstance(table, catalogue.Statistics) and table.experiment in chosen:
                 if self.settings.records:
                     found = recorded_statistics(part, table, self.settings)
-                    notes += [f"{load_experiment(table.experiment).title}: {said}" for said in found.notes]
-                    own = found.numbers
+                    own, told = found.numbers, found.notes
                 else:
                     studies = self.studies(table.experiment, preset.algorithms)
                     folders += _final_folders(studies)
                     own = statistics_numbers(_groups(studies.tested()), table)
+                    told = self._notes([table.experiment], studies)
+                notes += _about(table.experiment, told)
                 numbers += [
                     replace(one, row=f"{table.experiment}: {one.row}")
                     for one in own
                     if one.column in ("mean", "worst10") and one.row in preset.algorithms
                 ]
-        return Reproduced(name, preset, numbers, notes or self._notes(chosen), runs=folders)
+        at_paper_scale = self.settings.scale == "paper"
+        return Reproduced(name, preset, numbers, notes, runs=folders, at_paper_scale=at_paper_scale)
 
     def _notes(self, experiments: Sequence[str], studies: Studies | None = None) -> list[str]:
         scale = self.settings.scale
@@ -301,6 +355,16 @@ class Silent:
 
     def run(self, title: str, rounds: int) -> AbstractContextManager[AfterRound]:
         raise AssertionError
+
+
+def _not_there(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    missing = [load_experiment(one).title for one in wanted if one not in there]
+    return [f"no runs on record: {', '.join(missing)}"] if missing else []
+
+
+def _about(experiment: str, notes: Sequence[str]) -> list[str]:
+    """The notes with the data set that they are about, for a table of several."""
+    return [f"{load_experiment(experiment).title}: {said}" for said in notes]
 
 
 def _groups(tested: Sequence[Tested]) -> dict[str, Group]:

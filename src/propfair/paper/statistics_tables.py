@@ -8,7 +8,6 @@ from propfair.paper.catalogue import Statistics, load_experiment
 from propfair.paper.onrecord import OnRecord, recorded
 from propfair.paper.reproduced import Number, Reproduced
 from propfair.paper.settings import Settings
-from propfair.runs.cautions import cautions
 from propfair.runs.grouping import Group
 from propfair.runs.run import Run
 
@@ -50,13 +49,13 @@ def _notes(preset: Statistics, records: OnRecord, groups: Mapping[str, Group]) -
     missing = [label for label in preset.paper if label not in records.runs]
     return [
         f"scale {records.scale}: {load_experiment(preset.experiment).note(records.scale)}",
-        "from runs on record: " + "; ".join(_said(label, group) for label, group in groups.items()),
+        "from runs on record: " + "; ".join(run_values(label, group) for label, group in groups.items()),
         *([f"no runs on record: {', '.join(missing)}"] if missing else []),
-        *cautions(list(groups.values())),
+        *records.unsettled(list(groups)),
     ]
 
 
-def _said(label: str, group: Group) -> str:
+def run_values(label: str, group: Group) -> str:
     """How an algorithm was run: `fedavg lr=0.005 in bf16, seeds 0, 1`."""
     run: Run = group.runs[0]
     local = run.config["local"]

@@ -14,7 +14,7 @@ from propfair.fairness.differences import Differences
 from propfair.fairness.intervals import Over
 from propfair.fairness.statistics import STATISTICS
 from propfair.report.tables import finite
-from propfair.runs.cautions import not_at_rest, not_finished, past_the_threshold
+from propfair.runs.cautions import unsettled
 from propfair.runs.grouping import Comparison, Group
 from propfair.runs.measures import ACCURACY, Measure
 from propfair.runs.standing import differences, group_evidence
@@ -148,7 +148,7 @@ def group_table(
         cells=tuple(zip(*columns, strict=True)),
         differences=tuple(compared),
         level=level,
-        cautions=(*not_finished(groups), *not_at_rest(groups), *past_the_threshold(groups)),
+        cautions=tuple(unsettled(groups)),
     )
 
 

@@ -10,6 +10,7 @@ from propfair.runs.run import Run
 
 ENOUGH_SEEDS = 3
 _AT_REST = 0.01  # of accuracy: a point; of other metrics: of the value reached
+_TOO_MUCH = 0.05  # of the same: what is uncertain by more tells nothing
 _LEAST_EVALUATIONS = 3  # in the second half of a run, to see a trend
 
 
@@ -31,6 +32,15 @@ class Trend:
     def at_rest(self) -> bool:
         """It moves by no more than a hundredth, or no more than twice its error."""
         return abs(self.change) <= max(_AT_REST, 2 * self.error)
+
+    @property
+    def swings(self) -> bool:
+        """Its error is so large that a slow movement could not be seen."""
+        return 2 * self.error > _TOO_MUCH
+
+    @property
+    def unit(self) -> str:
+        return "points" if self.metric == "accuracy" else f"% of its {self.metric}"
 
 
 def trend(run: Run) -> Trend | None:
@@ -55,7 +65,12 @@ def trend(run: Run) -> Trend | None:
 
 def cautions(groups: Sequence[Group]) -> list[str]:
     """Sentences on what is not settled about these runs; none if nothing is."""
-    return [*few_seeds(groups), *not_finished(groups), *not_at_rest(groups), *past_the_threshold(groups)]
+    return [*few_seeds(groups), *unsettled(groups)]
+
+
+def unsettled(groups: Sequence[Group]) -> list[str]:
+    """What is not settled, beside how many seeds there are."""
+    return [*not_finished(groups), *diverging(groups), *not_at_rest(groups), *past_the_threshold(groups)]
 
 
 def few_seeds(groups: Sequence[Group]) -> list[str]:
@@ -77,16 +92,30 @@ def not_finished(groups: Sequence[Group]) -> list[str]:
     return [f"Not at their ends: {_listed(broken)}; their numbers are those of the last evaluation."] if broken else []
 
 
+def diverging(groups: Sequence[Group]) -> list[str]:
+    """In whose runs clients diverged and were left out of rounds, in a sentence."""
+    left_out = {group.label: sum(run.num_dropped for run in group.runs) for group in groups}
+    said = _listed([f"{label} ({count} in all)" for label, count in left_out.items() if count])
+    return [f"Clients diverged and were left out of rounds: {said}."] if said else []
+
+
 def not_at_rest(groups: Sequence[Group]) -> list[str]:
-    """Whose means still move at the end of training, in a sentence."""
-    moving = []
+    """Whose means still move at the end of training, or go up and down too much to tell, in sentences."""
+    moving, swinging = [], []
     for group in groups:
-        trends = [one for one in map(trend, group.runs) if one is not None and not one.at_rest]
-        if 2 * len(trends) > len(group.runs):
-            change = 100 * float(np.median([one.change for one in trends]))
-            unit = "points" if trends[0].metric == "accuracy" else f"% of its {trends[0].metric}"
-            moving.append(f"{group.label} ({change:+.1f} {unit} in the last quarter)")
-    return [f"Not at rest at the end: {_listed(moving)}; more rounds may change the order."] if moving else []
+        trends = [one for one in map(trend, group.runs) if one is not None]
+        rising = [one for one in trends if not one.at_rest]
+        restless = [one for one in trends if one.swings]
+        if 2 * len(rising) > len(group.runs):
+            change = 100 * float(np.median([one.change for one in rising]))
+            moving.append(f"{group.label} ({change:+.1f} {rising[0].unit} in the last quarter)")
+        elif 2 * len(restless) > len(group.runs):
+            error = 100 * float(np.median([2 * one.error for one in restless]))
+            swinging.append(f"{group.label} (± {error:.1f} {restless[0].unit})")
+    return [
+        *([f"Not at rest at the end: {_listed(moving)}; more rounds may change the order."] if moving else []),
+        *([f"Up and down too much to tell if at rest: {_listed(swinging)}."] if swinging else []),
+    ]
 
 
 def past_the_threshold(groups: Sequence[Group]) -> list[str]:

@@ -24,6 +24,7 @@ from propfair.fairness.joining import Joining
 from propfair.fairness.verdict import TOLERANCE, Verdict, decide
 from propfair.federation.federation import Federation, Split
 from propfair.runs.again import hits
+from propfair.runs.cautions import unsettled
 from propfair.runs.grouping import Group, check_same_clients, group_runs, matched_runs, setting_of
 from propfair.runs.measures import Measure
 from propfair.runs.run import Run
@@ -277,16 +278,22 @@ class Certified:
         """Of the sums, all at once; None where there is one seed and the utility is no accuracy."""
         return tuple(self.verdict.intervals[group.label] for group in self.others)
 
+    @property
+    def unsettled(self) -> list[str]:
+        """What is not settled about the models, in sentences."""
+        return unsettled([self.reference, *self.others])
+
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
         found = self.certificate
         return {
             "reference": self.reference.label,
-            "runs": [str(run.folder) for run in self.reference.runs],
+            "runs": [run.where for run in self.reference.runs],
             "utility": str(self.utility),
             "alpha": found.alpha,
             "verdict": self.verdict.words,
             "decision": self.verdict.as_dict(),
+            "unsettled": self.unsettled,
             "num_excluded": self.num_excluded,
             "joining": None if self.joining is None else self.joining.as_dict(),
             "clients": list(self.clients),
@@ -294,7 +301,7 @@ class Certified:
             "against": [
                 {
                     "model": group.label,
-                    "runs": [str(run.folder) for run in group.runs],
+                    "runs": [run.where for run in group.runs],
                     "value": float(value),
                     "interval": None if interval is None else [interval.low, interval.high],
                     "interval_over": None if interval is None else interval.over,

@@ -69,6 +69,7 @@ def reproduce(
     """
     from propfair.cli.display import print_json, print_table
     from propfair.cli.report_text import write_page
+    from propfair.errors import ConfigError
     from propfair.paper.catalogue import load_preset, preset_names
     from propfair.paper.claims import judge_records
     from propfair.paper.left import said_estimate
@@ -86,6 +87,8 @@ def reproduce(
             print_table("Tables and figures", ["name", "what it is"], [[*pair] for pair in listed.items()])
         return
     if load_preset(name).kind == "claims":
+        if overrides or only or experiments or seeds or published or dry_run:
+            raise ConfigError("claims are judged on all runs that --records has: leave all else but --out out")
         judged, kept, content = judge_records(name, records or [Path("results")], out or RUNS / "reproduce")
         if output == Format.json:
             print_json({**content, "files": [str(file) for file in kept]})
