@@ -38,6 +38,7 @@ _MOST_BARS = 3  # side by side; more groups are drawn as points
 MOST_INCHES = 100  # a PNG of 20,000 by 20,000 points
 _MOST_BAR_CLIENTS = 100
 _ENTRY_INCHES, _LETTER_INCHES = 0.5, 0.065  # of a legend's entry beside its label, and of a letter, about
+_USUAL_LINES, _LINE_INCHES = 2, 0.17  # of a legend: what a figure has room for, and how high each further one is
 _NAMED_CLIENTS = 30  # that there is room for below them
 _MOST_DOUBLINGS = 3.0  # weights from an eighth to eight times the share have colours of their own
 _CURVES = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
@@ -87,7 +88,7 @@ def draw_figure(
         reference: the label, or the name, of the group that others are compared with, for "relative" and
             "certificate". None: the one that withstands the others best.
         width: inches.
-        height: inches.
+        height: inches; a legend of many lines adds to it.
     """
     if kind not in FIGURES:
         raise unknown("figure", kind, FIGURES)
@@ -143,7 +144,7 @@ def _colour(position: int) -> str:
 
 
 def _label(group: Group) -> str:
-    return plain_text(short_name(group.label, 44))
+    return plain_text(short_name(group.label, 60))
 
 
 def _trade(sheet: _Sheet) -> None:
@@ -327,4 +328,7 @@ def _legend(figure: "Figure", axes: "Axes") -> None:
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     fit = int(figure.get_figwidth() / (_ENTRY_INCHES + _LETTER_INCHES * longest))
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, max(1, fit)), fontsize=8)
+    columns = min(4, max(1, fit))
+    more = -(-len(labels) // columns) - _USUAL_LINES
+    figure.set_figheight(figure.get_figheight() + max(0, more) * _LINE_INCHES)  # or it would take the room of the chart
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, fontsize=8)

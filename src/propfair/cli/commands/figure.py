@@ -23,7 +23,7 @@ def figure(
         str | None, typer.Option("--reference", help="The run that others are compared with.", show_default=False)
     ] = None,
     width: Annotated[float, typer.Option("--width", min=1, max=100, help="Inches.")] = 5.5,
-    height: Annotated[float, typer.Option("--height", min=1, max=100, help="Inches.")] = 3.2,
+    height: Annotated[float, typer.Option("--height", min=1, max=100, help="Inches; a long legend adds to it.")] = 3.2,
 ) -> None:
     """Draw one chart of the report as PNG, PDF or SVG."""
     from propfair.report.document import incomplete
