@@ -393,3 +393,9 @@ def test_the_papers_own_table_may_say_otherwise() -> None:
     judged, _ = judge(preset, runs)
     one = next(one for one in judged if one.claim.kind == "best" and one.data == "Shakespeare" and one.seeds)
     assert "in the paper's own table afl has more" in one.said
+
+
+def test_an_order_that_the_paper_does_not_tell_is_not_measured() -> None:
+    one = found([*seeds("term", 0.6), *seeds("gifair", 0.5)], "order")
+    assert (one.finding, one.data) == ("not measured", TITLE)
+    assert "do not tell term and gifair apart" in one.said

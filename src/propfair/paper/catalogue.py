@@ -67,14 +67,9 @@ class Finetune(_Written):
     paper: dict[str, float]
 
     @property
-    def ends(self) -> list[str]:
-        """The one algorithm at one end of all pairs."""
-        return [self.start or self.end or ""]
-
-    @property
     def algorithms(self) -> list[str]:
         """All that must be trained."""
-        return [*self.paper, *self.ends]
+        return [*self.paper, self.start or self.end or ""]
 
 
 class Scatter(_Written):

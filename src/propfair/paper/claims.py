@@ -180,6 +180,10 @@ def _order(claim: catalogue.OrderClaim, table: catalogue.Statistics, records: On
         for b, (less, other_std) in enumerate(paper)
         if more - less > math.hypot(std, other_std)
     ]
+    if not pairs:
+        return _unmeasured(
+            claim, records, (), f"the paper's standard deviations do not tell {' and '.join(here)} apart"
+        )
     same = sum(bool(surely[pair]) for pair in pairs)
     reversed_ = [(here[a], here[b]) for a, b in pairs if surely[b, a]]
     numbers = _numbers(table, claim.statistic, groups)

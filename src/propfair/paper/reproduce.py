@@ -91,8 +91,7 @@ def left_to_run(name: str, settings: Settings) -> Iterator[Left]:
     for part, only in _needs(preset):
         if not settings.experiments or part in settings.experiments:
             experiment = load_experiment(part)
-            always = preset.ends if isinstance(preset, catalogue.Finetune) else ()
-            sweep, folder = work.sweep(part, only, always)
+            sweep, folder = work.sweep(part, only, _held_against(preset))
             yield work.left(sweep, folder, experiment.title, experiment.note(settings.scale))
             if isinstance(preset, catalogue.Finetune):
                 yield work.left_to_train_on(preset, sweep, folder / _FINETUNED)
@@ -253,7 +252,7 @@ class _Reproduction:
     def _relative(self, name: str, preset: catalogue.Relative) -> Reproduced:
         if self.settings.records:
             return recorded_changes(name, preset, self.settings)
-        studies = self.studies(preset.experiment, [preset.reference, *preset.paper], [preset.reference])
+        studies = self.studies(preset.experiment, [preset.reference, *preset.paper], _held_against(preset))
         runs = _final_runs(studies)
         if preset.reference not in runs:
             raise ConfigError(f"{name} compares with {preset.reference}, which has no finished run")
@@ -265,7 +264,7 @@ class _Reproduction:
     def _finetune(self, name: str, preset: catalogue.Finetune) -> Reproduced:
         if self.settings.records:
             return recorded_changes(name, preset, self.settings)
-        studies = self.studies(preset.experiment, preset.algorithms, preset.ends)
+        studies = self.studies(preset.experiment, preset.algorithms, _held_against(preset))
         rounds = load_experiment(preset.experiment).rounds_to_finetune(self.settings.scale)
         runs = _final_runs(studies)
         contestants = {winner.contestant.label: _contestant(winner) for winner in studies.winners()}
@@ -407,6 +406,13 @@ def _sizes(federation: Federation) -> dict[str, int]:
         "test": int(federation.test.lengths.sum()),
         "clients": federation.num_clients,
     }
+
+
+def _held_against(preset: catalogue.Preset) -> list[str]:
+    """The algorithm that all others of a figure are compared with, which has to be there whatever was asked for."""
+    if isinstance(preset, catalogue.Relative):
+        return [preset.reference]
+    return [preset.start or preset.end or ""] if isinstance(preset, catalogue.Finetune) else []
 
 
 def _experiments(preset: catalogue.Preset) -> list[str]:
